@@ -1,0 +1,63 @@
+"""hotstart: one cache for every GPU compiler. Compile once, start hot everywhere.
+
+The public names live here and load on first use, so that ``import hotstart``
+costs a start-up almost nothing.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .cache import Cache as Cache
+    from .cache import open as open
+    from .errors import AddressError as AddressError
+    from .errors import ArtifactNameError as ArtifactNameError
+    from .errors import HotstartError as HotstartError
+    from .errors import SizeError as SizeError
+    from .errors import StoreError as StoreError
+    from .errors import UncacheableError as UncacheableError
+    from .errors import UnsafeStoreError as UnsafeStoreError
+    from .errors import UsageError as UsageError
+    from .keys.device import DeviceClass as DeviceClass
+    from .keys.graph import CacheKey as CacheKey
+    from .keys.graph import InputSpec as InputSpec
+    from .keys.key import Key as Key
+    from .store.content import ContentStore as ContentStore
+    from .store.entry import Entry as Entry
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Cache": "cache",
+    "open": "cache",
+    "ContentStore": "store.content",
+    "Entry": "store.entry",
+    "Key": "keys.key",
+    "CacheKey": "keys.graph",
+    "InputSpec": "keys.graph",
+    "DeviceClass": "keys.device",
+    "HotstartError": "errors",
+    "UsageError": "errors",
+    "SizeError": "errors",
+    "AddressError": "errors",
+    "ArtifactNameError": "errors",
+    "UncacheableError": "errors",
+    "StoreError": "errors",
+    "UnsafeStoreError": "errors",
+}
+
+__all__ = ["__version__", *_HOMES]
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'hotstart' has no attribute {name!r}")
+    # __import__ rather than importlib: the latter costs more than this whole file.
+    module = __import__(f"hotstart.{home}", fromlist=[name])
+    value = globals()[name] = getattr(module, name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,56 @@
+"""Every exception hotstart raises on purpose, as one tree.
+
+    HotstartError
+    ├── UsageError (ValueError)        a call that cannot mean anything
+    │   ├── SizeError                  "10 GB", a negative budget
+    │   ├── AddressError               not the digest of anything
+    │   └── ArtifactNameError          "../x", an empty name, a NUL
+    ├── UncacheableError (TypeError)   a field that has no canonical form; carries .field
+    └── StoreError (OSError)           a directory that cannot be a store
+        └── UnsafeStoreError           somebody else could write into it
+
+Only misuse raises. A damaged entry, a full disk, a read-only file system or a
+remote that hangs is a miss or a dropped write, and a counter in ``Cache.stats()``.
+"""
+
+from __future__ import annotations
+
+
+class HotstartError(Exception):
+    """Base of everything in this tree."""
+
+
+class UsageError(HotstartError, ValueError):
+    """The arguments cannot mean anything; the message says what would."""
+
+
+class SizeError(UsageError):
+    """A size that is not a positive number of bytes or a string such as "10GiB"."""
+
+
+class AddressError(UsageError):
+    """A content address that is not 64 lower-case hexadecimal digits."""
+
+
+class ArtifactNameError(UsageError):
+    """An artifact name that could leave its directory or cannot be a name at all."""
+
+
+class UncacheableError(HotstartError, TypeError):
+    """Something has no canonical form, so no complete key can be made of it.
+
+    ``field`` is the path to the offending value, such as ``options[2]``.
+    """
+
+    def __init__(self, message: str, field: str = "") -> None:
+        super().__init__(f"{field}: {message}" if field else message)
+        self.field = field
+        self.reason = message
+
+
+class StoreError(HotstartError, OSError):
+    """The given directory cannot be used as a store."""
+
+
+class UnsafeStoreError(StoreError):
+    """Another user owns the directory or may write into it."""

@@ -1,0 +1,1 @@
+"""What makes two compiles the same: canonical encoding, digests, keys."""

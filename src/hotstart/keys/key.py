@@ -1,0 +1,127 @@
+"""``Key``: labelled fields that say what was compiled, by what, for what."""
+
+from __future__ import annotations
+
+from blake3 import blake3
+
+from ..errors import UncacheableError, UsageError
+from .digest import ENCODERS, SHORT, decode, digest_of, encode, encode_str, labelled
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+#: Raised when the meaning of a key changes; entries under older keys become misses.
+KEY_VERSION = 1
+
+#: How an encoded ``DeviceClass`` begins.
+_DEVICE = labelled("hotstart.DeviceClass", b"")
+
+#: A field shown in an explanation is cut to this many characters.
+_PREVIEW = 80
+
+
+class Key:
+    """What one compile depends on: ``Key("nvrtc", source=src, arch="sm_90")``.
+
+    ``kind`` says which compiler's entries these are. The fields may hold whatever
+    ``keys.digest`` gives a form; order of fields, of mappings and of sets does not
+    matter. A field called ``name`` also names the entry to people: ``explain``
+    compares entries of the same kind and name.
+
+    Raises UncacheableError naming the field that has no canonical form. A key is
+    not to be changed; two keys are equal when their digests are.
+    """
+
+    __slots__ = ("_parts", "digest", "kind", "name")
+
+    kind: str
+    name: str
+    #: 64 hexadecimal digits that file the entry.
+    digest: str
+
+    def __init__(self, kind: str, /, **fields: object) -> None:
+        parts = [_KINDS.get(kind) or _known_kind(kind)]
+        add = parts.append
+        label = ""
+        try:
+            for label in sorted(fields):
+                value = fields[label]
+                # encode() and encode_str() spelled out: two calls a field would be a third of the cost of a key.
+                add(SHORT.get(label) or encode_str(label))
+                add(ENCODERS.get(type(value), encode)(value, 0))
+        except UncacheableError as error:
+            raise UncacheableError(error.reason, label + error.field) from None
+        name = fields.get("name")
+        self.kind = kind
+        self.name = name if type(name) is str else ""
+        self.digest = blake3(b"".join(parts)).digest().hex()
+        self._parts = parts
+
+    def fields(self) -> dict[str, tuple[str, str]]:
+        """For each field its digest (32 digits) and a short readable form.
+
+        The digests are computed here and not in ``__init__``: a lookup needs only
+        the digest of the whole.
+        """
+        return {label: (digest_of(raw)[:32], _preview(raw)) for label, raw in self._encoded()}
+
+    def _encoded(self) -> Iterator[tuple[str, bytes]]:
+        """Labels and encoded values, as they were hashed: the kind, then label and value in turn."""
+        for label, raw in zip(self._parts[1::2], self._parts[2::2], strict=True):
+            yield decode(label), raw
+
+    @property
+    def portable(self) -> bool:
+        """Whether a field says ``DeviceClass.cuda_any``: such entries hold no machine code."""
+        return any(raw.startswith(_DEVICE) and b":cuda/any/" in raw for _, raw in self._encoded())
+
+    __hotstart_label__ = "hotstart.Key"
+
+    def __hotstart_key__(self) -> str:
+        return self.digest
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Key) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{label}={_preview(raw)}" for label, raw in self._encoded())
+        return f"<Key {self.kind} {self.digest[:12]}… {fields}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (type(self), self.kind, self.name, self.digest, self._parts)
+
+
+#: How the encoding of a key of each kind begins. Kinds are few: one per compiler.
+_KINDS: dict[str, bytes] = {}
+
+
+def _known_kind(kind: str) -> bytes:
+    if type(kind) is not str or not kind or not kind.isprintable():
+        raise UsageError(f"the kind of a key is a short printable string, not {kind!r}")
+    if len(_KINDS) >= 256:  # somebody generates them; forgetting costs a microsecond
+        _KINDS.clear()
+    prefix = _KINDS[kind] = b"hotstart key %d\n%b" % (KEY_VERSION, encode_str(kind))
+    return prefix
+
+
+def _restore(cls: type[Key], kind: str, name: str, digest: str, parts: list[bytes]) -> Key:
+    key = object.__new__(cls)
+    key.kind, key.name, key.digest, key._parts = kind, name, digest, parts
+    return key
+
+
+def _preview(raw: bytes) -> str:
+    """A field as a person would write it, cut short; long data only by its length."""
+    if len(raw) > 4 * _PREVIEW:
+        return f"… {len(raw)} bytes"
+    try:
+        text = repr(decode(raw))
+    except ValueError:
+        # Labelled objects do not decode; their label and content are readable enough.
+        text = raw.decode("utf-8", "replace")
+    return text if len(text) <= _PREVIEW else text[: _PREVIEW - 1] + "…"
