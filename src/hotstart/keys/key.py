@@ -9,7 +9,6 @@ from .digest import ENCODERS, SHORT, decode, digest_of, encode, encode_str, labe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from typing import Any
 
 #: Raised when the meaning of a key changes; entries under older keys become misses.
@@ -18,8 +17,11 @@ KEY_VERSION = 1
 #: How an encoded ``DeviceClass`` begins.
 _DEVICE = labelled("hotstart.DeviceClass", b"")
 
-#: A field shown in an explanation is cut to this many characters.
-_PREVIEW = 80
+#: A field whose encoding is at most this long is kept whole in the entry.
+_SHORT_FIELD = 96
+
+#: Tokens of long fields begin with a tag that no encoding begins with.
+_DIGESTED = b"#"
 
 
 class Key:
@@ -59,23 +61,27 @@ class Key:
         self.digest = blake3(b"".join(parts)).digest().hex()
         self._parts = parts
 
-    def fields(self) -> dict[str, tuple[str, str]]:
-        """For each field its digest (32 digits) and a short readable form.
+    def fields(self) -> dict[str, bytes]:
+        """For each field a token that is equal when the field is: what an entry keeps to explain a miss.
 
-        The digests are computed here and not in ``__init__``: a lookup needs only
+        A short field is its own token and can be shown again; of a long one the
+        digest is kept. Computed here and not in ``__init__``: a lookup needs only
         the digest of the whole.
         """
-        return {label: (digest_of(raw)[:32], _preview(raw)) for label, raw in self._encoded()}
+        return decode(self.encoded_fields())  # type: ignore[no-any-return]
 
-    def _encoded(self) -> Iterator[tuple[str, bytes]]:
-        """Labels and encoded values, as they were hashed: the kind, then label and value in turn."""
+    def encoded_fields(self) -> bytes:
+        """``fields`` encoded, made from the parts that were hashed: the kind, then label and value in turn."""
+        pieces = [b"{%d:" % (len(self._parts) // 2)]
         for label, raw in zip(self._parts[1::2], self._parts[2::2], strict=True):
-            yield decode(label), raw
+            token = raw if len(raw) <= _SHORT_FIELD else _digest_token(raw)
+            pieces += (label, b"b%d:" % len(token), token)
+        return b"".join(pieces)
 
     @property
     def portable(self) -> bool:
         """Whether a field says ``DeviceClass.cuda_any``: such entries hold no machine code."""
-        return any(raw.startswith(_DEVICE) and b":cuda/any/" in raw for _, raw in self._encoded())
+        return any(raw.startswith(_DEVICE) and b":cuda/any/" in raw for raw in self._parts[2::2])
 
     __hotstart_label__ = "hotstart.Key"
 
@@ -89,7 +95,7 @@ class Key:
         return hash(self.digest)
 
     def __repr__(self) -> str:
-        fields = ", ".join(f"{label}={_preview(raw)}" for label, raw in self._encoded())
+        fields = ", ".join(f"{label}={show_field(token)}" for label, token in self.fields().items())
         return f"<Key {self.kind} {self.digest[:12]}… {fields}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -115,13 +121,17 @@ def _restore(cls: type[Key], kind: str, name: str, digest: str, parts: list[byte
     return key
 
 
-def _preview(raw: bytes) -> str:
-    """A field as a person would write it, cut short; long data only by its length."""
-    if len(raw) > 4 * _PREVIEW:
-        return f"… {len(raw)} bytes"
+def _digest_token(raw: bytes) -> bytes:
+    return b"%b%b %d" % (_DIGESTED, digest_of(raw)[:32].encode(), len(raw))
+
+
+def show_field(token: bytes) -> str:
+    """A field's token as a person would write the value; of long ones digest and length."""
+    if token.startswith(_DIGESTED):
+        digest, length = token[1:].decode().split(" ")
+        return f"{digest[:12]}… ({length} bytes)"
     try:
-        text = repr(decode(raw))
+        return repr(decode(token))
     except ValueError:
         # Labelled objects do not decode; their label and content are readable enough.
-        text = raw.decode("utf-8", "replace")
-    return text if len(text) <= _PREVIEW else text[: _PREVIEW - 1] + "…"
+        return token.decode("utf-8", "replace")

@@ -1,0 +1,420 @@
+"""``Cache``: the one door. Tiers composed; get, put, get_or_compile."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import time
+from weakref import WeakSet
+
+from . import __version__
+from .errors import UsageError
+from .keys.key import Key
+from .store.counters import Counters
+from .store.entry import Draft, Entry, encode_plain
+from .store.local import LocalStore
+from .store.memory import MISSING, Memory
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Any, Self
+
+    from .store.explain import Explanation
+    from .store.flight import Flight, Flights
+
+#: How long anybody waits for somebody else's compile before compiling on its own.
+DEFAULT_WAIT = 900.0
+
+#: First bytes of machine code: ELF (cubins, shared libraries) and fat binaries.
+_MACHINE_CODE = (b"\x7fELF", b"\x50\xed\x55\xba")
+
+
+class Compiled:
+    """What a ``compile`` callback may return instead of a bare mapping: artifacts with metadata.
+
+    ``cost`` replaces the measured seconds, for those who know better.
+    """
+
+    __slots__ = ("artifacts", "cost", "meta")
+
+    def __init__(
+        self, artifacts: Mapping[str, bytes], *, meta: Mapping[str, object] | None = None, cost: float | None = None
+    ) -> None:
+        self.artifacts = artifacts
+        self.meta = meta
+        self.cost = cost
+
+
+class Cache:
+    """Entries in memory and on disk, with read-only layers under them.
+
+    ``path``       directory of the store; None for a cache in memory alone
+    ``max_size``   the one budget on disk, over all processes: ``"10GiB"``
+    ``memory``     bytes of the memory tier; 0 turns it off
+    ``policy``     ``"cost"`` keeps what is dear to compile again, ``"lru"`` what was used last
+    ``ttl``        seconds after which an entry no longer counts
+    ``under``      directories of stores to read from when this one has no entry; a hit is promoted
+    ``read_only``  never write; also no recency
+    ``durable``    fsync what is put, for those who publish from it
+    ``wait``       the longest anybody waits for another's compile
+
+    Only misuse raises. Whatever the disk does, ``get`` returns an entry that was
+    checked or None, ``put`` says whether it stored, ``get_or_compile`` returns what
+    ``compile`` made. Safe for threads, processes, fork and spawn.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None,
+        *,
+        max_size: int | str = "10GiB",
+        memory: int | str = "128MiB",
+        policy: str = "cost",
+        ttl: float | None = None,
+        under: Iterable[str | os.PathLike[str]] = (),
+        read_only: bool = False,
+        durable: bool = False,
+        wait: float = DEFAULT_WAIT,
+    ) -> None:
+        if isinstance(under, (str, os.PathLike)):
+            raise UsageError(f"under is a list of directories, not one: write under=[{os.fspath(under)!r}]")
+        layers = [os.fspath(layer) for layer in under]
+        self._arguments = {
+            "max_size": max_size,
+            "memory": memory,
+            "policy": policy,
+            "ttl": ttl,
+            "under": layers,
+            "read_only": read_only,
+            "durable": durable,
+            "wait": wait,
+        }
+        self.path = os.fspath(path) if path is not None else None
+        self.wait = wait
+        self._counters = Counters()
+        self._disk = (
+            LocalStore(
+                self.path,
+                self._counters,
+                max_size=max_size,
+                policy=policy,
+                ttl=ttl,
+                read_only=read_only,
+                durable=durable,
+            )
+            if self.path is not None
+            else None
+        )
+        self._layers = [LocalStore(layer, self._counters, ttl=ttl, read_only=True, tier="layer") for layer in layers]
+        self._memory = Memory(memory, told=self._disk.touch if self._disk else None)
+        if self._disk is not None:
+            self._disk.upkeep.before_eviction = self._memory.flush
+        self._flights: Flights | None = None
+        self._closed = False
+        _open_caches.add(self)
+
+    # -- the three --------------------------------------------------------------
+
+    def get(self, key: Key) -> Entry | None:
+        """The entry, checked, or None. Never an exception for a bad entry."""
+        if not isinstance(key, Key):
+            raise UsageError(f"a key is hotstart.Key(kind, field=value, …), not {type(key).__name__}")
+        if self._memory.max_bytes:
+            entry = self._memory.get(key.digest)
+            if entry is not MISSING:
+                return entry  # type: ignore[no-any-return]
+        return self._get_far(key.digest)
+
+    def _get_far(self, digest: str) -> Entry | None:
+        if self._disk is not None:
+            entry = self._disk.read(digest)
+            if entry is not None:
+                if self._memory.max_bytes:
+                    self._memory.put(digest, entry.at("memory"), entry.size, entry.cost)
+                return entry
+        for layer in self._layers:
+            entry = layer.read(digest)
+            if entry is not None:
+                self._promote(entry)
+                return entry
+        self._counters.add("miss")
+        return None
+
+    def put(
+        self, key: Key, artifacts: Mapping[str, bytes], *, meta: Mapping[str, object] | None = None, cost: float = 0.0
+    ) -> bool:
+        """Store an entry; whether it is now in the store for others to find.
+
+        ``cost`` is the seconds the compile took: what a hit saves, and what eviction
+        weighs. False when it was refused (larger than the budget, read-only) or could
+        not be written; ``stats()`` says which. Raises only for misuse.
+        """
+        if not isinstance(key, Key):
+            raise UsageError(f"a key is hotstart.Key(kind, field=value, …), not {type(key).__name__}")
+        return self._store(self._draft(key, artifacts, meta, cost))
+
+    def get_or_compile(
+        self,
+        key: Key,
+        compile: Callable[[], Mapping[str, bytes] | Compiled],
+        *,
+        meta: Mapping[str, object] | None = None,
+    ) -> Entry:
+        """The entry of ``key``; on a miss ``compile()`` is called, once, and its result stored.
+
+        Threads and processes that ask for the same key meanwhile wait for that one
+        compile. If it raises, the exception reaches every waiter of this process and
+        nothing is stored. ``entry.tier`` is ``"compiled"`` when this call compiled.
+        """
+        entry = self.get(key)
+        if entry is not None:
+            return entry
+        flights = self._flight()
+        digest = key.digest
+        deadline = time.monotonic() + self.wait
+        while digest not in flights.held():
+            flight, leading = flights.join(digest)
+            if leading:
+                return self._lead(key, compile, meta, flights, flight, deadline)
+            if not flights.may_wait(digest) or not flight.done.wait(deadline - time.monotonic()):
+                break
+            if flight.error is not None:
+                raise flight.error
+            if flight.entry is not None:
+                self._counters.add("hit.flight")
+                self._counters.add("seconds_saved", flight.entry.cost)
+                return flight.entry
+            # The leader was interrupted (Ctrl-C, a dying thread): somebody else leads now.
+        return self._compile(key, compile, meta)[0]
+
+    # -- compiling --------------------------------------------------------------
+
+    def _lead(
+        self,
+        key: Key,
+        compile: Callable[[], Mapping[str, bytes] | Compiled],
+        meta: Mapping[str, object] | None,
+        flights: Flights,
+        flight: Flight,
+        deadline: float,
+    ) -> Entry:
+        """Compile for all threads of this process, and under the lock file for all processes."""
+        held = flights.held()
+        lock = None
+        stored = False
+        try:
+            lock = flights.lock(key.digest, deadline, flights.may_wait(key.digest))
+            # Before we had the lock somebody else may have finished: look once more, on disk only.
+            entry = self._get_far(key.digest) if flights.directory else None
+            if entry is not None:
+                stored = True
+            else:
+                held.append(key.digest)
+                try:
+                    entry, stored = self._compile(key, compile, meta)
+                finally:
+                    held.remove(key.digest)
+            flight.entry = entry
+            return entry
+        except Exception as error:
+            flight.error = error
+            raise
+        finally:
+            if lock is not None:
+                lock.release(stored=stored)
+            flights.land(key.digest, flight)
+
+    def _compile(
+        self, key: Key, compile: Callable[[], Mapping[str, bytes] | Compiled], meta: Mapping[str, object] | None
+    ) -> tuple[Entry, bool]:
+        started = time.perf_counter()
+        made = compile()
+        cost = time.perf_counter() - started
+        if isinstance(made, Compiled):
+            cost = cost if made.cost is None else made.cost
+            meta = {**(meta or {}), **(made.meta or {})}
+            made = made.artifacts
+        draft = self._draft(key, made, meta, cost)
+        self._counters.add("compiled")
+        self._counters.add("seconds_compiling", cost)
+        stored = self._store(draft)
+        return draft.entry("compiled"), stored
+
+    def _draft(self, key: Key, artifacts: Mapping[str, bytes], meta: Mapping[str, object] | None, cost: float) -> Draft:
+        if key.portable and any(bytes(data[:4]) in _MACHINE_CODE for data in artifacts.values()):
+            raise UsageError("the key says any CUDA device, the artifacts are machine code: use DeviceClass.cuda()")
+        return Draft(key, artifacts, meta, cost, _provenance())
+
+    def _store(self, draft: Draft) -> bool:
+        stored = self._disk.write(draft) if self._disk is not None else False
+        kept = False
+        if self._memory.max_bytes:
+            entry = draft.entry("memory")
+            kept = self._memory.put(draft.digest, entry, entry.size, entry.cost)
+        if stored or (kept and self._disk is None):
+            self._counters.add("put")
+            return True
+        return False
+
+    def _promote(self, entry: Entry) -> None:
+        """A hit in a layer fills the nearer tiers, as it was: same key, cost, time and provenance."""
+        if self._disk is not None and not self._disk.unwritable:
+            self._disk.write(Draft.of(entry))
+        if self._memory.max_bytes:
+            self._memory.put(entry.digest, entry.at("memory"), entry.size, entry.cost)
+
+    def _flight(self) -> Flights:
+        if self._flights is None:
+            from .store.flight import Flights
+
+            on_disk = self._disk is not None and not self._disk.unwritable
+            directory = f"{self._disk.root}/flights" if on_disk and self._disk is not None else None
+            self._flights = Flights(directory, self._counters)
+        return self._flights
+
+    # -- looking after it ---------------------------------------------------------
+
+    def explain(self, key: Key) -> Explanation:
+        """Which fields differ from the nearest entry of the same kind and name; ``str()`` of it is a sentence."""
+        from .store.explain import explain
+
+        return explain(self._disk, key)
+
+    def delete(self, key: Key) -> bool:
+        """Remove the entry from memory and disk; whether it was in either."""
+        remembered = self._memory.delete(key.digest)
+        return (self._disk.delete(key.digest) if self._disk is not None else False) or remembered
+
+    def clear(self) -> None:
+        """Remove every entry. Layers are left alone."""
+        from .store import gc
+
+        self._memory.clear()
+        if self._disk is not None:
+            gc.clear(self._disk)
+
+    def pin(self, key: Key) -> bool:
+        """Keep the entry of this key from being evicted, until ``unpin``; in all processes, across restarts."""
+        return self._disk.upkeep.pin(key.digest) if self._disk and not self._disk.unwritable else False
+
+    def unpin(self, key: Key) -> bool:
+        return self._disk.upkeep.unpin(key.digest) if self._disk and not self._disk.unwritable else False
+
+    def gc(
+        self, *, max_size: int | str | None = None, older_than: float | None = None, dry_run: bool = False
+    ) -> dict[str, float]:
+        """Remove what expired, what was not used for ``older_than`` seconds, then down to ``max_size``.
+
+        Returns entries, bytes and seconds of compiling given up (or, with
+        ``dry_run``, that would be). Also repairs accounts after a crash.
+        """
+        from .store import gc
+        from .store.sizes import parse_size
+
+        if older_than is not None and older_than < 0:
+            raise UsageError(f"older_than is a number of seconds, not {older_than!r}")
+        size = parse_size(max_size, "max_size", zero=True) if max_size is not None else None
+        if self._disk is None:
+            return {"entries": 0, "bytes": 0, "seconds": 0.0}
+        evicted = gc.collect(self._disk, max_size=size, older_than=older_than, dry_run=dry_run)
+        if evicted is None:
+            return {"entries": 0, "bytes": 0, "seconds": 0.0}
+        return {"entries": evicted.entries, "bytes": evicted.bytes, "seconds": evicted.seconds}
+
+    def verify(self) -> dict[str, list[str]]:
+        """Read and check everything on disk: ``{"ok": […], "damaged": […]}``, the latter in quarantine now."""
+        from .store import gc
+
+        return gc.verify(self._disk) if self._disk is not None else {"ok": [], "damaged": []}
+
+    def stats(self) -> dict[str, Any]:
+        """What this object did and what the store holds; docs/counters.md explains each number."""
+        from .store.statistics import summarise
+
+        return summarise(self._counters, self._memory, self._disk, self._layers)
+
+    def __len__(self) -> int:
+        return self._disk.totals()[0] if self._disk is not None else len(self._memory)
+
+    def __contains__(self, key: Key) -> bool:
+        """Whether an entry is there; it is not read, so not checked, and no use is recorded."""
+        digest = key.digest
+        stores = ([self._disk] if self._disk else []) + self._layers
+        return digest in self._memory or any(store.contains(digest) for store in stores)
+
+    def close(self) -> None:
+        """Make uses in memory known and close files. A closed cache opens again when it is used."""
+        self._memory.flush()
+        for store in ([self._disk] if self._disk else []) + self._layers:
+            store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (self.path, self._arguments)
+
+    def __repr__(self) -> str:
+        return f"<Cache {self.path or 'in memory'}>"
+
+    def _after_fork(self) -> None:
+        self._counters.after_fork()
+        self._memory.after_fork()
+        if self._flights is not None:
+            self._flights.after_fork()
+        for store in ([self._disk] if self._disk else []) + self._layers:
+            store.after_fork()
+
+
+def _reopen(path: str | None, arguments: dict[str, Any]) -> Cache:
+    """A cache sent to another process is the same store, opened there."""
+    return Cache(path, **arguments)
+
+
+_encoded_provenance = b""
+
+
+def _provenance() -> bytes:
+    """Who made the entries of this process; names no user, host or path."""
+    global _encoded_provenance
+    if not _encoded_provenance:
+        import sys
+
+        about = {"producer": f"hotstart {__version__}", "python": sys.version.split()[0], "platform": sys.platform}
+        if hasattr(os, "uname"):
+            about["machine"] = os.uname().machine
+        _encoded_provenance = encode_plain("provenance", about)
+    return _encoded_provenance
+
+
+_open_caches: WeakSet[Cache] = WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for cache in list(_open_caches):
+        cache._after_fork()
+
+
+def _at_exit() -> None:
+    for cache in list(_open_caches):
+        cache.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+
+atexit.register(_at_exit)
+
+
+def open(**overrides: Any) -> Cache:  # noqa: A001  # hotstart.open, by contract
+    """The cache as configured: command line > ``HOTSTART_*`` > project > user > default.
+
+    ``overrides`` are arguments of ``Cache`` that win over all of them.
+    """
+    from .config import load
+
+    return load().open(**overrides)

@@ -1,0 +1,37 @@
+"""Counts of what happened, safe under threads: what ``Cache.stats()`` shows."""
+
+from __future__ import annotations
+
+import errno
+from _thread import allocate_lock
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from _thread import LockType
+
+
+class Counters:
+    """Named numbers that only grow. ``+=`` on a dict loses updates between threads; this does not."""
+
+    __slots__ = ("_lock", "_values")
+
+    def __init__(self) -> None:
+        self._values: dict[str, float] = {}
+        self._lock: LockType = allocate_lock()
+
+    def add(self, name: str, amount: float = 1) -> None:
+        with self._lock:
+            self._values[name] = self._values.get(name, 0) + amount
+
+    def error(self, where: str, error: OSError) -> None:
+        """An operating-system error that was survived, by what was attempted and by cause."""
+        self.add(f"error.{where}.{errno.errorcode.get(error.errno or 0, type(error).__name__)}")
+
+    def snapshot(self) -> dict[str, float]:
+        with self._lock:
+            return dict(self._values)
+
+    def after_fork(self) -> None:
+        """In a child: nothing counted yet, and the lock may have been held by a thread that is gone."""
+        self._lock = allocate_lock()
+        self._values = {}

@@ -1,0 +1,150 @@
+"""Eviction: what goes when the store is full.
+
+``lru``   exact: the entry whose last use, in any process, is longest ago.
+``cost``  GreedyDual-Size-Frequency: the entry that would cost the least time to
+          compile again per byte it holds, aged by what was evicted before it.
+
+Reads record their use on the file alone. The index therefore knows, for every
+entry, a last use that is never later than the true one. Taking the smallest,
+asking the file, and putting it back where it belongs if it was used since gives
+the exact order, and costs the same whether the store holds a thousand entries or
+a million: the work is per entry evicted, not per entry held.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from .index import Candidate, Index
+    from .ledger import Ledger
+
+POLICIES = ("cost", "lru")
+
+#: Candidates are fetched this many at a time.
+_BATCH = 64
+
+#: Down to this share of the cap, so that a full store does not evict on every put…
+LOW_WATERMARK = 0.9
+
+#: …but at most this many entries beyond the room that is needed, so that no put waits long.
+MOST_AHEAD = 64
+
+
+class Evicted:
+    """What a round did."""
+
+    __slots__ = ("bytes", "entries", "seconds")
+
+    def __init__(self) -> None:
+        self.entries = 0
+        self.bytes = 0
+        #: Seconds of compiling that were given up.
+        self.seconds = 0.0
+
+
+class Room:
+    """Makes room in one store, under the ledger's lock.
+
+    ``probe`` gives the true last use of an entry from its file, None if there is
+    no such file; ``unlink`` and ``unlink_blob`` remove files and say whether they
+    are gone.
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        ledger: Ledger,
+        policy: str,
+        pinned: Collection[bytes],
+        probe: Callable[[bytes], int | None],
+        unlink: Callable[[bytes], bool],
+        unlink_blob: Callable[[bytes], bool],
+    ) -> None:
+        self.index = index
+        self.ledger = ledger
+        self.policy = policy
+        self.pinned = pinned
+        self.probe = probe
+        self.unlink = unlink
+        self.unlink_blob = unlink_blob
+        self.evicted = Evicted()
+        self._inflation = index.inflation
+        # A file that cannot be removed (an immutable flag, another owner) would be chosen for ever.
+        self._stuck: set[bytes] = set()
+
+    def make(self, ceiling: int, floor: int, most_ahead: int = MOST_AHEAD) -> None:
+        """Evict until at most ``ceiling`` bytes are held, then on to ``floor`` for a while.
+
+        Nothing happens below ``ceiling``. Gives up, above it, when all that is left is pinned.
+        """
+        if self.ledger.bytes <= ceiling:
+            return
+        ahead = 0
+        while self.ledger.bytes > floor:
+            self.collect_blobs()
+            avoid = len(self.pinned) + len(self._stuck)
+            batch = [
+                found
+                for found in self.index.coldest(self.policy, _BATCH + avoid)
+                if found.digest not in self.pinned and found.digest not in self._stuck
+            ]
+            if not batch:
+                return
+            horizon = self._rank(batch[-1])
+            heap = [(self._rank(found), found.digest, found) for found in batch]
+            heapify(heap)
+            while heap and self.ledger.bytes > floor:
+                if self.ledger.bytes <= ceiling:
+                    if ahead >= most_ahead:
+                        return
+                    ahead += 1
+                _, digest, found = heappop(heap)
+                used = self.probe(digest)
+                if used is not None and used > found.used:
+                    self.index.touch(found, used, self._inflation)
+                    if self._rank(found) <= horizon:
+                        heappush(heap, (self._rank(found), digest, found))
+                    continue
+                self.take(found, exists=used is not None)
+        self.collect_blobs()
+
+    def done(self) -> Evicted:
+        """Note the clock in the index; call before it is committed."""
+        self.index.inflation = self._inflation
+        return self.evicted
+
+    def take(self, found: Candidate, *, exists: bool = True) -> bool:
+        """Evict one entry; one whose file is gone is only struck off. Whether that could be done."""
+        if exists:
+            if not self.unlink(found.digest):
+                self._stuck.add(found.digest)
+                return False
+            self.evicted.entries += 1
+            self.evicted.bytes += found.size
+            self.evicted.seconds += found.cost
+            if self.policy == "cost":
+                self._inflation = max(self._inflation, found.worth)
+        self.index.remove(found.digest)
+        self.ledger.entries -= 1
+        self.ledger.bytes -= found.size
+        return True
+
+    def collect_blobs(self) -> None:
+        """Remove blobs that no entry refers to.
+
+        Safe because whoever puts an entry names its blobs and records the entry in
+        one turn of the lock we hold: what is loose now, nobody is about to use.
+        """
+        while loose := self.index.loose_blobs(_BATCH):
+            for address, size in loose:
+                if self.unlink_blob(address):
+                    self.evicted.bytes += size
+                    self.ledger.bytes -= size
+                self.index.forget_blob(address)
+
+    def _rank(self, found: Candidate) -> tuple[float, int]:
+        return (0.0, found.used) if self.policy == "lru" else (found.worth, found.used)

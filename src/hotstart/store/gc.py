@@ -1,0 +1,236 @@
+"""What a person or a timer asks for: collect, verify, clear, sweep.
+
+Each works directory by directory, with the lock held for one directory at a time,
+so that a store of a million entries is checked while others use it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from ..keys.digest import decode
+from ..log import say
+from . import files
+from .content import remove
+from .entry import DamagedError, OtherVersionError, read_entry
+from .index import IndexGoneError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .eviction import Evicted, Room
+    from .local import LocalStore
+
+#: A temporary file or an abandoned lock this old belongs to nobody alive.
+ORPHAN_AGE = 3600.0
+
+_PAIRS = [f"{n:02x}" for n in range(256)]
+
+
+def collect(
+    store: LocalStore, *, max_size: int | None = None, older_than: float | None = None, dry_run: bool = False
+) -> Evicted | None:
+    """Remove what expired, what was not used for ``older_than`` seconds, and then down to ``max_size``.
+
+    Also puts index and totals right where a crash left them wrong, and sweeps
+    temporary files. None when the store cannot be written or its index not be had.
+    """
+    if store.unwritable:
+        return None
+    if not dry_run:
+        sweep_temporary(store)
+        _sweep_flights(store)
+        for pair in _PAIRS:
+            if turn(store, lambda room, pair=pair: _reconcile(store, room, pair)) is None:  # type: ignore[misc]
+                return None
+    now = time.time_ns()
+
+    def work(room: Room) -> None:
+        if older_than is not None:
+            _take_older(room, "used", now - int(older_than * 1e9))
+        if store.ttl_ns:
+            _take_older(room, "created", now - store.ttl_ns)
+        room.collect_blobs()
+        if max_size is not None:
+            room.make(max_size, max_size, most_ahead=0)
+
+    store.upkeep.before_eviction()
+    return turn(store, work, dry_run=dry_run)
+
+
+def turn(store: LocalStore, work: Callable[[Room], None], *, dry_run: bool = False) -> Evicted | None:
+    """One turn of the lock with the index, rebuilding that first when it is gone."""
+    for _ in range(2):
+        if not store.acquire():
+            return None
+        try:
+            if store.ledger.unknown and not files.listdir(f"{store.root}/entries"):
+                store.ledger.begin()
+            return store.upkeep.with_index(work, dry_run=dry_run)
+        except IndexGoneError:
+            pass  # and once more, with a new one
+        except OSError as error:
+            store.counters.error("gc", error)
+            return None
+        finally:
+            store.ledger.release()
+        if not store.upkeep.rebuild():
+            return None
+    return None
+
+
+def _take_older(room: Room, column: str, limit: int) -> None:
+    done = False
+    while not done:
+        done = True
+        for found in room.index.older_than(column, limit, 256):
+            used = room.probe(found.digest)
+            if found.digest in room.pinned:
+                continue
+            if column == "used" and used is not None and used >= limit:
+                room.index.touch(found, used, room.index.inflation)
+            elif not room.take(found, exists=used is not None):
+                continue
+            done = False
+
+
+def _reconcile(store: LocalStore, room: Room, pair: str) -> None:
+    """Make the index say what is on the disk, for one of the 256 directories of entries and of blobs."""
+    first, last = bytes.fromhex(pair + "00" * 31), bytes.fromhex(pair + "ff" * 31)
+    ledger, index = room.ledger, room.index
+    known = index.between("blobs", first, last)
+    for address, path in files.walk(f"{store.blobs.root}/{pair}", 1):
+        name = bytes.fromhex(pair + address)
+        if known.pop(name, None) is None:
+            size = files.stat(path).st_size
+            index.add_blob(name, size)
+            ledger.bytes += size
+    for name, size in known.items():
+        index.lose_blob(name)
+        ledger.bytes -= size
+    known = index.between("entries", first, last)
+    for rest, path in files.walk(f"{store.root}/entries/{pair}", 0):
+        digest = pair + rest
+        if len(digest) != 64:
+            continue
+        name = bytes.fromhex(digest)
+        if known.pop(name, None) is None:
+            put = store.upkeep.describe(digest, path)
+            if put is not None:
+                index.apply([put], index.inflation)
+                ledger.entries += 1
+                ledger.bytes += put.size
+    for name, size in known.items():
+        index.remove(name)
+        ledger.entries -= 1
+        ledger.bytes -= size
+
+
+def verify(store: LocalStore) -> dict[str, list[str]]:
+    """Read everything: entries by their checksum, blobs by their BLAKE3 as well.
+
+    Returns the digests that were sound (``ok``) and those that were not
+    (``damaged``), which are in quarantine afterwards unless the store is read-only.
+    """
+    report: dict[str, list[str]] = {"ok": [], "damaged": []}
+    if store.unreadable:
+        return report
+    wrong = set(store.verify_blobs())
+    for digest, path in files.walk(f"{store.root}/entries", 1):
+        try:
+            fd = files.open(path, files.READ)
+        except FileNotFoundError:
+            continue  # evicted since it was listed
+        except OSError as error:
+            store.counters.error("verify", error)
+            report["damaged"].append(digest)
+            continue
+        try:
+            info = files.fstat(fd)
+            entry, blobs = read_entry(fd, digest, store.tier)
+            for name, (address, _) in blobs.items():
+                if address in wrong or not store.blobs.exists(address):
+                    raise DamagedError(f"its artifact {name!r} is missing or damaged")
+            decode(entry.about())
+            report["ok"].append(digest)
+        except OtherVersionError:
+            continue
+        except (DamagedError, ValueError, OSError) as error:
+            report["damaged"].append(digest)
+            if isinstance(error, OSError):
+                store.counters.error("verify", error)
+            else:
+                store.found_damaged(digest, info, str(error))
+        finally:
+            files.close(fd)
+    return report
+
+
+def clear(store: LocalStore) -> bool:
+    """Everything out, in one rename each: readers find either all or nothing."""
+    if store.unwritable or not store.acquire():
+        return False
+    trash = f"{store.root}/tmp/{files.unique_name()}"
+    try:
+        store.upkeep.drop_index()
+        files.makedirs(trash, files.PRIVATE_DIR)
+        for name in ("entries", "blobs", "quarantine"):
+            try:
+                files.rename(f"{store.root}/{name}", f"{trash}/{name}")
+            except FileNotFoundError:
+                continue
+        for name in ("entries", "blobs"):
+            files.makedirs(f"{store.root}/{name}", files.PRIVATE_DIR, exist_ok=True)
+        store.ledger.begin()
+    except OSError as error:
+        store.counters.error("clear", error)
+        return False
+    finally:
+        store.ledger.release()
+    _remove_tree(trash)
+    return True
+
+
+def sweep_temporary(store: LocalStore) -> None:
+    """Remove what writers that are long gone left behind."""
+    for directory in (f"{store.root}/tmp", f"{store.blobs.root}/tmp"):
+        for path in _old_files(directory):
+            if os.path.isdir(path) and not os.path.islink(path):
+                _remove_tree(path)
+            else:
+                remove(path)
+            store.counters.add("swept")
+
+
+def _sweep_flights(store: LocalStore) -> None:
+    """Lock files whose owners died; one that is still locked stays."""
+    for path in _old_files(f"{store.root}/flights"):
+        try:
+            fd = files.open(path, files.READ)
+            try:
+                files.flock(fd, files.LOCK_EX | files.LOCK_NB)
+                files.unlink(path)
+            finally:
+                files.close(fd)
+        except OSError:
+            continue
+
+
+def _old_files(directory: str) -> list[str]:
+    try:
+        limit = time.time() - ORPHAN_AGE
+        with files.scandir(directory) as found:
+            return [item.path for item in found if item.stat(follow_symlinks=False).st_mtime < limit]
+    except OSError:
+        return []
+
+
+def _remove_tree(path: str) -> None:
+    import shutil
+
+    def note(_function: object, where: str, error: object) -> None:
+        say("info", f"{where} was left behind: {error}")
+
+    shutil.rmtree(path, onerror=note)

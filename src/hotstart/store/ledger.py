@@ -1,0 +1,284 @@
+"""The ledger: how much the store holds, and what changed since the index last looked.
+
+One small file beside the entries, and the lock under which every change to the
+names in the store happens. Readers never take it. The file is
+
+    head     magic "hotL", u16 version, u16 flags, u64 generation, i64 bytes,
+             i64 entries, u64 tail, u64 check
+    record*  from byte 64 up to ``tail``: u32 length, u64 check, body
+
+A put costs a few small writes here instead of an SQL transaction; the index takes
+the records in batches. Records are written before the file they speak of gets its
+name, and the head after the records, so a process killed at any point leaves a
+record too many (an entry that is not there, found and dropped by eviction) and
+never an entry that no one accounts for. ``bytes`` is therefore never too low.
+
+If the ledger is lost or damaged it starts again as *unknown*, and the walk that
+rebuilds the index counts anew.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from _thread import allocate_lock
+
+from xxhash import xxh3_64_intdigest
+
+from . import files
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from _thread import LockType
+    from collections.abc import Iterator
+
+_HEAD = struct.Struct("<4sHHQqqQ")
+_HEAD_CHECK = struct.Struct("<Q")
+_HEAD_SIZE = _HEAD.size + _HEAD_CHECK.size
+_MAGIC, _VERSION = b"hotL", 1
+_FIRST = 64
+
+_RECORD = struct.Struct("<IQ")
+_PUT = struct.Struct("<B32sQQQdHHI")
+_BLOB = struct.Struct("<32sQ")
+_DELETE = struct.Struct("<B32s")
+PUT, DELETE = 1, 2
+
+#: Flag: the totals are not known, a walk has to count.
+_UNKNOWN = 1
+
+#: Past this length the index takes the records in, even when nothing has to be evicted.
+LONG = 256 * 1024
+
+
+#: The generation of a store that no index has taken anything in from.
+FIRST_GENERATION = 1
+
+
+class Put:
+    """One entry that was put: what the index needs to know of it."""
+
+    __slots__ = ("blobs", "cost", "created", "digest", "kind", "name", "size", "used")
+
+    def __init__(
+        self,
+        digest: bytes,
+        size: int,
+        used: int,
+        created: int,
+        cost: float,
+        kind: str,
+        name: str,
+        blobs: list[tuple[bytes, int]],
+    ) -> None:
+        self.digest = digest
+        self.size = size
+        self.used = used
+        self.created = created
+        self.cost = cost
+        self.kind = kind
+        self.name = name
+        #: (address, size on disk) of each blob it refers to.
+        self.blobs = blobs
+
+    def pack(self) -> bytes:
+        kind = self.kind.encode("utf-8", "surrogatepass")[:0xFFFF]
+        name = self.name.encode("utf-8", "surrogatepass")[:0xFFFF]
+        fixed = _PUT.pack(
+            PUT, self.digest, self.size, self.used, self.created, self.cost, len(kind), len(name), len(self.blobs)
+        )
+        return b"".join((fixed, kind, name, *(_BLOB.pack(*blob) for blob in self.blobs)))
+
+    @classmethod
+    def unpack(cls, body: bytes) -> Put:
+        _, digest, size, used, created, cost, kind_length, name_length, count = _PUT.unpack_from(body)
+        at = _PUT.size
+        kind = str(body[at : at + kind_length], "utf-8", "replace")
+        at += kind_length
+        name = str(body[at : at + name_length], "utf-8", "replace")
+        at += name_length
+        blobs = [_BLOB.unpack_from(body, at + i * _BLOB.size) for i in range(count)]
+        return cls(digest, size, used, created, cost, kind, name, blobs)
+
+
+class Ledger:
+    """The open ledger of one store in one process.
+
+    Use only between ``acquire`` and ``release``; ``save`` makes changes to
+    ``bytes``, ``entries`` and appended records visible. OSError passes through:
+    the store turns it into a dropped write.
+    """
+
+    __slots__ = ("_fd", "_mutex", "_path", "_pending", "bytes", "entries", "generation", "tail", "unknown")
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._fd = -1
+        self._mutex: LockType = allocate_lock()
+        self._pending: list[bytes] = []
+        self.bytes = self.entries = self.generation = 0
+        self.tail = _FIRST
+        self.unknown = False
+
+    def acquire(self, wait: float) -> bool:
+        """Take the lock, at most ``wait`` seconds; False when somebody keeps it longer.
+
+        Bounded, because the holder may be stopped in a debugger. Polled, because
+        flock has no time-out; the holder's turn is microseconds, so the first
+        sleeps are short.
+        """
+        if not self._mutex.acquire(timeout=wait):
+            return False
+        try:
+            if self._locked(wait):
+                self._load()
+                return True
+        except BaseException:
+            self._unlock()
+            self._mutex.release()
+            raise
+        self._mutex.release()
+        return False
+
+    def release(self) -> None:
+        try:
+            self._unlock()
+        finally:
+            self._mutex.release()
+
+    def peek(self) -> tuple[int, int] | None:
+        """(entries, bytes) without the lock, a moment old; None when they are not known."""
+        try:
+            fd = files.open(self._path, files.READ)
+            try:
+                head = _unpack_head(files.pread(fd, _HEAD_SIZE, 0))
+            finally:
+                files.close(fd)
+        except OSError:
+            return None
+        return (head[3], head[2]) if head is not None and not head[0] & _UNKNOWN else None
+
+    def append(self, body: bytes) -> None:
+        self._pending.append(body)
+
+    def forget(self, digest: bytes) -> None:
+        """Record that the entry is gone."""
+        self._pending.append(_DELETE.pack(DELETE, digest))
+
+    def save(self) -> None:
+        """Records first, head last: until the head says so, nothing was added."""
+        if self._pending:
+            data = b"".join(
+                piece for body in self._pending for piece in (_RECORD.pack(len(body), xxh3_64_intdigest(body)), body)
+            )
+            self._pending.clear()
+            files.pwrite(self._fd, data, self.tail)
+            self.tail += len(data)
+        self._save_head()
+
+    def records(self) -> Iterator[Put | bytes]:
+        """What was recorded since the index last took it in: a ``Put``, or the digest of what is gone.
+
+        Stops at the first record that does not check: after a power cut there may
+        be nothing sensible behind it.
+        """
+        data = files.pread(self._fd, self.tail - _FIRST, _FIRST)
+        at = 0
+        while at + _RECORD.size <= len(data):
+            length, check = _RECORD.unpack_from(data, at)
+            body = data[at + _RECORD.size : at + _RECORD.size + length]
+            if len(body) != length or xxh3_64_intdigest(body) != check:
+                self.unknown = True
+                return
+            at += _RECORD.size + length
+            try:
+                yield Put.unpack(body) if body[0] == PUT else _DELETE.unpack(body)[1]
+            except (struct.error, IndexError):
+                self.unknown = True
+                return
+
+    def taken(self) -> None:
+        """The index holds all records and this generation: begin a new one, empty."""
+        self.tail = _FIRST
+        self.generation += 1
+        self._save_head()
+
+    def recount(self, entries: int, total: int) -> None:
+        """A walk has counted."""
+        self.entries, self.bytes, self.unknown = entries, total, False
+        self._save_head()
+
+    def begin(self) -> None:
+        """The store is empty: everything that will ever be in it will be recorded here first."""
+        self.generation, self.tail = FIRST_GENERATION, _FIRST
+        self.recount(0, 0)
+
+    def close(self) -> None:
+        with self._mutex:
+            self._close()
+
+    def after_fork(self) -> None:
+        """In a child: drop the descriptor, since flock on it would be the parent's lock.
+
+        Closing releases nothing of the parent's; only an explicit unlock would.
+        """
+        self._mutex = allocate_lock()
+        self._pending = []
+        self._close()
+
+    def _locked(self, wait: float) -> bool:
+        deadline = None
+        pause = 50e-6
+        while True:
+            if self._fd < 0:
+                self._fd = files.open(self._path, files.UPDATE, files.PRIVATE_FILE)
+            try:
+                files.flock(self._fd, files.LOCK_EX | files.LOCK_NB)
+            except BlockingIOError:
+                now = time.monotonic()
+                deadline = deadline or now + wait
+                if now >= deadline:
+                    return False
+                time.sleep(pause)
+                pause = min(pause * 1.5, 5e-3)
+                continue
+            if files.fstat(self._fd).st_nlink:
+                return True
+            self._close()  # the store was removed under us: lock what is there now
+
+    def _unlock(self) -> None:
+        self._pending.clear()
+        if self._fd >= 0:
+            files.flock(self._fd, files.LOCK_UN)
+
+    def _close(self) -> None:
+        if self._fd >= 0:
+            files.close(self._fd)
+            self._fd = -1
+
+    def _load(self) -> None:
+        head = _unpack_head(files.pread(self._fd, _HEAD_SIZE, 0))
+        if head is not None:
+            flags, self.generation, self.bytes, self.entries, self.tail = head
+            self.unknown = bool(flags & _UNKNOWN)
+            return
+        # New, or damaged: a generation the index has never seen, and totals for a walk to find.
+        self.generation, self.bytes, self.entries, self.tail = time.time_ns(), 0, 0, _FIRST
+        self.unknown = True
+
+    def _save_head(self) -> None:
+        flags = _UNKNOWN if self.unknown else 0
+        body = _HEAD.pack(_MAGIC, _VERSION, flags, self.generation, self.bytes, self.entries, self.tail)
+        files.pwrite(self._fd, body + _HEAD_CHECK.pack(xxh3_64_intdigest(body)), 0)
+
+
+def _unpack_head(head: bytes) -> tuple[int, int, int, int, int] | None:
+    """(flags, generation, bytes, entries, tail), or None for what is no sound head."""
+    if len(head) != _HEAD_SIZE:
+        return None
+    body = head[: _HEAD.size]
+    magic, version, flags, generation, total, entries, tail = _HEAD.unpack(body)
+    (check,) = _HEAD_CHECK.unpack(head[_HEAD.size :])
+    if magic != _MAGIC or version != _VERSION or check != xxh3_64_intdigest(body):
+        return None
+    return flags, generation, total, entries, tail

@@ -1,0 +1,445 @@
+"""``LocalStore``: the entries on this machine's disk.
+
+    format        "hotstart store 1"
+    entries/ab/…  one file per entry, named by the digest of its key
+    blobs/ab/cd/… large artifacts, named by their content
+    ledger        totals, recent changes, and the lock for changing names
+    index.sqlite  derived; deleted without loss
+    pins/         one empty file per pinned entry
+    tmp/, quarantine/, flights/
+
+Reading takes no lock. Every change of a name (put, delete, evict, quarantine)
+happens under the ledger's lock, held for microseconds. No method raises for what
+the disk does: errors are counted, reads become misses, writes are dropped.
+"""
+
+from __future__ import annotations
+
+import os
+from _thread import allocate_lock
+from errno import ENOMEM
+from time import time_ns
+
+from ..errors import StoreError, UsageError
+from ..log import say
+from . import files
+from .content import ContentStore, Staged, move_aside, remove
+from .entry import DamagedError, Draft, Entry, OtherVersionError, attach, read_entry
+from .eviction import POLICIES
+from .gc import sweep_temporary
+from .ledger import Ledger, Put
+from .sizes import parse_size
+from .upkeep import Upkeep
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from _thread import LockType
+
+    from .counters import Counters
+
+STORE_VERSION = 1
+
+#: How long a write waits for its turn before it is dropped. The holder needs
+#: milliseconds; one that takes longer is stopped or swapped out.
+LOCK_WAIT = 2.0
+
+_RETRIES = 3
+
+
+class LocalStore:
+    """One directory of entries, shared by any number of processes.
+
+    Raises StoreError if ``path`` is a file, UnsafeStoreError if others could write
+    there. A directory that cannot be made or written is opened all the same: what
+    can be read is served, writes are dropped, the reason is said once and counted.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        counters: Counters,
+        *,
+        max_size: int | str = "10GiB",
+        policy: str = "cost",
+        ttl: float | None = None,
+        read_only: bool = False,
+        durable: bool = False,
+        tier: str = "disk",
+    ) -> None:
+        if policy not in POLICIES:
+            raise UsageError(f"policy is one of {', '.join(map(repr, POLICIES))}, not {policy!r}")
+        if ttl is not None and not ttl > 0:
+            raise UsageError(f"ttl is a positive number of seconds or None, not {ttl!r}")
+        self.max_size = parse_size(max_size, "max_size")
+        self.policy = policy
+        self.ttl_ns = int(ttl * 1e9) if ttl is not None else 0
+        self.durable = durable
+        self.tier = tier
+        self.counters = counters
+        self.root = os.path.abspath(path)
+        #: Why nothing can be read or written here, if so.
+        self.unreadable = ""
+        self.unwritable = "opened read-only" if read_only else ""
+        self._open(read_only)
+        self._entries = f"{self.root}/entries/"
+        self._temporary = f"{self.root}/tmp/"
+        self._touching = not self.unwritable
+        self.ledger = Ledger(f"{self.root}/ledger")
+        self.blobs = ContentStore.__new__(ContentStore)
+        self.blobs.root, self.blobs.durable = f"{self.root}/blobs", durable
+        #: Entries served and the seconds of compiling that saved; beside the counters, for speed.
+        self.hits = 0
+        self.saved = 0.0
+        self._hit_lock: LockType = allocate_lock()
+        self.upkeep = Upkeep(self)
+        self._swept = False
+
+    # -- opening ---------------------------------------------------------------
+
+    def _open(self, read_only: bool) -> None:
+        try:
+            self.root = files.private_directory(self.root, writable=not read_only)
+        except StoreError:
+            raise
+        except OSError as error:
+            self._out_of_use(error)
+            return
+        try:
+            fd = files.open(f"{self.root}/format", files.READ)
+            try:
+                text = files.read(fd, 64).decode("ascii", "replace")
+            finally:
+                files.close(fd)
+        except FileNotFoundError:
+            text = ""
+        except OSError as error:
+            self._out_of_use(error)
+            return
+        version = text.removeprefix("hotstart store ").strip()
+        if version.isdigit() and int(version) > STORE_VERSION:
+            self.unreadable = self.unwritable = f"written by a newer hotstart (store version {version})"
+            say("warning", f"{self.root} was {self.unreadable}; left untouched, not used", once=f"newer {self.root}")
+        elif version != str(STORE_VERSION) and not self.unwritable:
+            try:
+                self._write_format()
+            except OSError as error:
+                self.counters.error("open", error)
+                self.unwritable = error.strerror or str(error)
+                say("warning", f"{self.root} cannot be written: {self.unwritable}", once=f"unwritable {self.root}")
+
+    def _out_of_use(self, error: OSError) -> None:
+        self.counters.error("open", error)
+        self.unreadable = self.unwritable = error.strerror or str(error)
+        say("warning", f"{self.root} cannot be used: {self.unreadable}", once=f"unusable {self.root}")
+
+    def _write_format(self) -> None:
+        for name in ("entries", "blobs", "tmp", "flights"):
+            files.makedirs(f"{self.root}/{name}", files.PRIVATE_DIR, exist_ok=True)
+        path = f"{self.root}/tmp/{files.unique_name()}"
+        fd = files.open(path, files.CREATE, files.PRIVATE_FILE)
+        try:
+            files.write_all(fd, [b"hotstart store %d\n" % STORE_VERSION], len(b"hotstart store %d\n" % STORE_VERSION))
+        finally:
+            files.close(fd)
+        files.rename(path, f"{self.root}/format")
+
+    def path(self, digest: str) -> str:
+        return f"{self._entries}{digest[:2]}/{digest[2:]}"
+
+    # -- reading ---------------------------------------------------------------
+
+    def read(self, digest: str) -> Entry | None:
+        """The entry, whole and checked, or None. Never raises.
+
+        The hot path: helpers are spelled out here where a call would cost more than its work.
+        """
+        if self.unreadable:
+            return None
+        try:
+            fd = files.open(self._entries + digest[:2] + "/" + digest[2:], files.READ)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self.counters.error("read", error)
+            return None
+        try:
+            try:
+                entry, blobs = read_entry(fd, digest, self.tier)
+                if blobs:
+                    self._attach_blobs(entry, blobs)
+                if self._touching:
+                    # With explicit nanoseconds: the kernel's own "now" ticks in milliseconds, and
+                    # entries read within one tick would have no order.
+                    now = time_ns()
+                    files.utime(fd, ns=(now, now))
+            except DamagedError as error:
+                # While the descriptor is open no other file can have its identity.
+                self.found_damaged(digest, files.fstat(fd), str(error))
+                return None
+            finally:
+                files.close(fd)
+        except OtherVersionError:
+            self.counters.add("other_version")
+            return None
+        except (OSError, MemoryError) as error:
+            self.counters.error("read", error if isinstance(error, OSError) else OSError(ENOMEM, "no memory"))
+            return None
+        if self.ttl_ns and time_ns() - entry.created > self.ttl_ns:
+            self.counters.add("expired")
+            return None
+        with self._hit_lock:
+            self.hits += 1
+            self.saved += entry.cost
+        return entry
+
+    def _attach_blobs(self, entry: Entry, blobs: dict[str, tuple[str, int]]) -> None:
+        """Raises DamagedError when one is missing or damaged: then the entry is."""
+        contents = {}
+        for name, (address, size) in blobs.items():
+            content, damaged = self.blobs.fetch(address)
+            if content is None or len(content) != size:
+                if damaged is not None:
+                    self._set_aside_blob(address, damaged)
+                raise DamagedError(f"its artifact {name!r} is missing or damaged")
+            contents[name] = content
+        attach(entry, contents)
+
+    def touch(self, digest: str, used: int) -> None:
+        """A use in memory, told later."""
+        if self._touching:
+            try:
+                files.utime(self.path(digest), ns=(used, used))
+            except FileNotFoundError:
+                pass  # evicted by another process while memory still served it
+            except OSError as error:
+                self.counters.error("touch", error)
+
+    def totals(self) -> tuple[int, int]:
+        """(entries, bytes) on disk; counted first when nobody knows."""
+        if self.unreadable:
+            return 0, 0
+        known = self.ledger.peek()
+        if known is None:
+            if self.unwritable or not self.upkeep.rebuild():
+                return self.upkeep.count()
+            known = self.ledger.peek()
+        return known or (0, 0)
+
+    def contains(self, digest: str) -> bool:
+        return not self.unreadable and files.access(self.path(digest), os.F_OK)
+
+    # -- writing ---------------------------------------------------------------
+
+    def write(self, draft: Draft) -> bool:
+        """Store an entry; whether it did. True means: under its name, whole, readable from now on."""
+        if self.unwritable:
+            self.counters.add("refused.unwritable")
+            return False
+        staged: list[Staged] = []
+        temporary = None
+        if not self._swept:
+            self._swept = True
+            sweep_temporary(self)
+        try:
+            if sum(map(len, draft.artifacts.values())) > self.max_size:
+                self.counters.add("refused.oversize")
+                return False
+            staged = [self.blobs.stage(draft.artifacts[name]) for name in draft.large]
+            addresses = {name: blob.address for name, blob in zip(draft.large, staged, strict=True)}
+            pieces, size = draft.pieces(addresses)
+            whole = size + sum({blob.address: blob.size for blob in staged}.values())
+            if whole > self.max_size:
+                self.counters.add("refused.oversize")
+                return False
+            used = time_ns()
+            temporary = self._write_temporary(pieces, size, used)
+            put = Put(
+                bytes.fromhex(draft.digest),
+                size,
+                used,
+                draft.created,
+                draft.cost,
+                draft.kind,
+                draft.name,
+                [(bytes.fromhex(blob.address), blob.size) for blob in staged],
+            )
+            stored = self._name_entry(draft, put, temporary, staged)
+            if stored:
+                temporary = None
+                self.counters.add("bytes_written", whole)
+            return stored
+        except OSError as error:
+            self.counters.error("write", error)
+            return False
+        finally:
+            remove(temporary)
+            for blob in staged:
+                remove(blob.temporary)
+
+    def _write_temporary(self, pieces: list[bytes], size: int, used: int) -> str:
+        path = self._temporary + files.unique_name()
+        try:
+            fd = files.open(path, files.CREATE, files.PRIVATE_FILE)
+        except FileNotFoundError:  # somebody removed the store under us: make it anew
+            self._write_format()
+            fd = files.open(path, files.CREATE, files.PRIVATE_FILE)
+        try:
+            try:
+                files.write_all(fd, pieces, size)
+                files.utime(fd, ns=(used, used))
+                if self.durable:
+                    files.fsync(fd)
+            finally:
+                files.close(fd)
+        except BaseException:
+            remove(path)
+            raise
+        return path
+
+    def _name_entry(self, draft: Draft, put: Put, temporary: str, staged: list[Staged]) -> bool:
+        """The turn under the lock: make room, record, give blobs and entry their names."""
+        path = self.path(draft.digest)
+        for _ in range(_RETRIES):
+            if not self.acquire():
+                return False
+            try:
+                new = {blob.address: blob.size for blob in staged if not self.blobs.exists(blob.address)}
+                replaced = files.stat(path).st_size if files.access(path, os.F_OK) else -1
+                need = put.size - max(replaced, 0) + sum(new.values())
+                admitted = self.upkeep.admit(need)
+                if admitted is False:
+                    return False
+                # A blob that was in place when we looked may have been collected since, by us just now too:
+                # then it has to be written after all, outside the lock.
+                gone = [
+                    n for n, blob in enumerate(staged) if not blob.temporary and not self.blobs.exists(blob.address)
+                ]
+                if admitted and not gone:
+                    self._record_and_rename(put, need, replaced < 0, path, temporary, staged)
+                    return True
+            finally:
+                self.ledger.release()
+            if admitted is None and not self.upkeep.rebuild():
+                self.counters.add("refused.rebuilding")
+                return False
+            for number in gone:
+                staged[number] = self.blobs.stage(draft.artifacts[draft.large[number]])
+        self.counters.add("refused.contended")
+        return False
+
+    def _record_and_rename(
+        self, put: Put, need: int, new: bool, path: str, temporary: str, staged: list[Staged]
+    ) -> None:
+        ledger = self.ledger
+        ledger.append(put.pack())
+        ledger.bytes += need
+        ledger.entries += new
+        ledger.save()
+        try:
+            for blob in staged:
+                self.blobs.adopt(blob)
+            try:
+                files.rename(temporary, path)
+            except FileNotFoundError:
+                files.makedirs(os.path.dirname(path), files.PRIVATE_DIR, exist_ok=True)
+                files.rename(temporary, path)
+            if self.durable:
+                files.sync_directory(os.path.dirname(path))
+        except OSError:
+            # Take the record back. Blobs that have their names stay counted, and are collected as loose.
+            if new:
+                ledger.forget(put.digest)
+                ledger.entries -= 1
+                ledger.bytes -= put.size
+            else:
+                ledger.unknown = True  # the old entry is still there, under the new one's record
+            ledger.save()
+            raise
+
+    # -- removing --------------------------------------------------------------
+
+    def delete(self, digest: str) -> bool:
+        """Whether it was there and is gone."""
+        if self.unwritable or not self.contains(digest) or not self.acquire():
+            return False
+        try:
+            path = self.path(digest)
+            size = files.stat(path).st_size
+            files.unlink(path)
+            self._strike(digest, size)
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError):
+                self.counters.error("delete", error)
+            return False
+        finally:
+            self.ledger.release()
+        return True
+
+    def _strike(self, digest: str, size: int) -> None:
+        """An entry's file is gone: say so in the ledger, whose lock is held."""
+        self.ledger.forget(bytes.fromhex(digest))
+        self.ledger.entries -= 1
+        self.ledger.bytes -= size
+        self.ledger.save()
+
+    def found_damaged(self, digest: str, identity: os.stat_result, reason: str) -> None:
+        """Count it, and move the file aside so that the next put heals it."""
+        self.counters.add("corrupt")
+        say("warning", f"entry {digest[:12]}… is damaged ({reason}); moved to quarantine", once="damaged")
+        if self.unwritable or not self.acquire():
+            return
+        try:
+            if move_aside(self.path(digest), f"{self.root}/quarantine", identity):
+                self._strike(digest, identity.st_size)
+        except OSError as error:
+            self.counters.error("quarantine", error)
+        finally:
+            self.ledger.release()
+
+    def verify_blobs(self) -> list[str]:
+        """Addresses of blobs whose content is not what they are named after; moved aside if that may be done."""
+        wrong = []
+        for address in self.blobs:
+            if not self.blobs.is_sound(address):
+                wrong.append(address)
+                info = self.blobs.status(address)
+                self.counters.add("corrupt")
+                if info is not None:
+                    self._set_aside_blob(address, info)
+        return wrong
+
+    def _set_aside_blob(self, address: str, identity: os.stat_result) -> None:
+        if self.unwritable or not self.acquire():
+            return
+        try:
+            if move_aside(self.blobs.path(address), f"{self.root}/quarantine", identity):
+                self.ledger.bytes -= identity.st_size
+                self.ledger.save()
+        except OSError as error:
+            self.counters.error("quarantine", error)
+        finally:
+            self.ledger.release()
+
+    # -- turns and ends --------------------------------------------------------
+
+    def acquire(self) -> bool:
+        """Take the lock for changing names; False, and counted, when it is not to be had in time."""
+        try:
+            if self.ledger.acquire(LOCK_WAIT):
+                return True
+            self.counters.add("refused.locked")
+        except OSError as error:
+            self.counters.error("lock", error)
+        return False
+
+    def close(self) -> None:
+        self.upkeep.close()
+        try:
+            self.ledger.close()
+        except OSError as error:
+            self.counters.error("close", error)
+
+    def after_fork(self) -> None:
+        self.hits, self.saved, self._hit_lock = 0, 0.0, allocate_lock()
+        self.ledger.after_fork()
+        self.upkeep.after_fork()
