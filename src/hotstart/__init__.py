@@ -9,6 +9,7 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .cache import Cache as Cache
+    from .cache import Compiled as Compiled
     from .cache import open as open
     from .errors import AddressError as AddressError
     from .errors import ArtifactNameError as ArtifactNameError
@@ -29,6 +30,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Cache": "cache",
+    "Compiled": "cache",
     "open": "cache",
     "ContentStore": "store.content",
     "Entry": "store.entry",

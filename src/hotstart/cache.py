@@ -18,8 +18,9 @@ from .store.memory import MISSING, Memory
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-    from typing import Any, Self
+    from typing import Any, NoReturn, Self
 
+    from .store.entry import BytesLike
     from .store.explain import Explanation
     from .store.flight import Flight, Flights
 
@@ -39,7 +40,7 @@ class Compiled:
     __slots__ = ("artifacts", "cost", "meta")
 
     def __init__(
-        self, artifacts: Mapping[str, bytes], *, meta: Mapping[str, object] | None = None, cost: float | None = None
+        self, artifacts: Mapping[str, BytesLike], *, meta: Mapping[str, object] | None = None, cost: float | None = None
     ) -> None:
         self.artifacts = artifacts
         self.meta = meta
@@ -119,7 +120,7 @@ class Cache:
     def get(self, key: Key) -> Entry | None:
         """The entry, checked, or None. Never an exception for a bad entry."""
         if not isinstance(key, Key):
-            raise UsageError(f"a key is hotstart.Key(kind, field=value, …), not {type(key).__name__}")
+            _refuse(key)
         if self._memory.max_bytes:
             entry = self._memory.get(key.digest)
             if entry is not MISSING:
@@ -142,7 +143,12 @@ class Cache:
         return None
 
     def put(
-        self, key: Key, artifacts: Mapping[str, bytes], *, meta: Mapping[str, object] | None = None, cost: float = 0.0
+        self,
+        key: Key,
+        artifacts: Mapping[str, BytesLike],
+        *,
+        meta: Mapping[str, object] | None = None,
+        cost: float = 0.0,
     ) -> bool:
         """Store an entry; whether it is now in the store for others to find.
 
@@ -151,13 +157,13 @@ class Cache:
         not be written; ``stats()`` says which. Raises only for misuse.
         """
         if not isinstance(key, Key):
-            raise UsageError(f"a key is hotstart.Key(kind, field=value, …), not {type(key).__name__}")
+            _refuse(key)
         return self._store(self._draft(key, artifacts, meta, cost))
 
     def get_or_compile(
         self,
         key: Key,
-        compile: Callable[[], Mapping[str, bytes] | Compiled],
+        compile: Callable[[], Mapping[str, BytesLike] | Compiled],
         *,
         meta: Mapping[str, object] | None = None,
     ) -> Entry:
@@ -193,7 +199,7 @@ class Cache:
     def _lead(
         self,
         key: Key,
-        compile: Callable[[], Mapping[str, bytes] | Compiled],
+        compile: Callable[[], Mapping[str, BytesLike] | Compiled],
         meta: Mapping[str, object] | None,
         flights: Flights,
         flight: Flight,
@@ -226,7 +232,7 @@ class Cache:
             flights.land(key.digest, flight)
 
     def _compile(
-        self, key: Key, compile: Callable[[], Mapping[str, bytes] | Compiled], meta: Mapping[str, object] | None
+        self, key: Key, compile: Callable[[], Mapping[str, BytesLike] | Compiled], meta: Mapping[str, object] | None
     ) -> tuple[Entry, bool]:
         started = time.perf_counter()
         made = compile()
@@ -241,7 +247,8 @@ class Cache:
         stored = self._store(draft)
         return draft.entry("compiled"), stored
 
-    def _draft(self, key: Key, artifacts: Mapping[str, bytes], meta: Mapping[str, object] | None, cost: float) -> Draft:
+    @staticmethod
+    def _draft(key: Key, artifacts: Mapping[str, BytesLike], meta: Mapping[str, object] | None, cost: float) -> Draft:
         if key.portable and any(bytes(data[:4]) in _MACHINE_CODE for data in artifacts.values()):
             raise UsageError("the key says any CUDA device, the artifacts are machine code: use DeviceClass.cuda()")
         return Draft(key, artifacts, meta, cost, _provenance())
@@ -279,10 +286,14 @@ class Cache:
         """Which fields differ from the nearest entry of the same kind and name; ``str()`` of it is a sentence."""
         from .store.explain import explain
 
+        if not isinstance(key, Key):
+            _refuse(key)
         return explain(self._disk, key)
 
     def delete(self, key: Key) -> bool:
         """Remove the entry from memory and disk; whether it was in either."""
+        if not isinstance(key, Key):
+            _refuse(key)
         remembered = self._memory.delete(key.digest)
         return (self._disk.delete(key.digest) if self._disk is not None else False) or remembered
 
@@ -368,6 +379,10 @@ class Cache:
             self._flights.after_fork()
         for store in ([self._disk] if self._disk else []) + self._layers:
             store.after_fork()
+
+
+def _refuse(key: object) -> NoReturn:
+    raise UsageError(f"a key is hotstart.Key(kind, field=value, …), not {type(key).__name__}")
 
 
 def _reopen(path: str | None, arguments: dict[str, Any]) -> Cache:

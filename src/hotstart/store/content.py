@@ -70,8 +70,21 @@ class ContentStore:
     """
 
     def __init__(self, root: str | os.PathLike[str], *, durable: bool = False) -> None:
-        self.root = files.private_directory(os.fspath(root))
+        root = files.private_directory(os.fspath(root))
+        self._place(root, f"{root}/tmp", f"{root}/quarantine", durable)
+
+    @classmethod
+    def inside(cls, root: str, temporary: str, quarantine: str, *, durable: bool) -> ContentStore:
+        """The blobs of a larger store, which looks after the directories itself."""
+        store = cls.__new__(cls)
+        store._place(root, temporary, quarantine, durable)
+        return store
+
+    def _place(self, root: str, temporary: str, quarantine: str, durable: bool) -> None:
+        self.root = root
         self.durable = durable
+        self._temporaries = temporary
+        self._quarantine = quarantine
 
     def put(self, data: bytes | bytearray | memoryview, *, compress: bool = False) -> str:
         """Store ``data`` and return its address."""
@@ -271,7 +284,7 @@ class ContentStore:
         try:
             files.rename(staged.temporary, path)
         except FileNotFoundError:
-            files.makedirs(os.path.dirname(path), files.PRIVATE_DIR, exist_ok=True)
+            files.makedirs(os.path.dirname(path))
             files.rename(staged.temporary, path)
         staged.temporary = None
         if self.durable:
@@ -280,7 +293,7 @@ class ContentStore:
 
     def quarantine(self, address: str, identity: os.stat_result | None) -> None:
         """Move a damaged blob aside, unless it has been replaced since it was read."""
-        move_aside(self.path(address), f"{self.root}/quarantine", identity)
+        move_aside(self.path(address), self._quarantine, identity)
 
     def _keep(self, staged: Staged) -> str:
         temporary = staged.temporary
@@ -313,12 +326,12 @@ class ContentStore:
             return 0, b""
 
     def _temporary(self) -> tuple[str, int]:
-        path = f"{self.root}/tmp/{files.unique_name()}"
+        path = f"{self._temporaries}/{files.unique_name()}"
         try:
             try:
                 return path, files.open(path, files.CREATE, files.PRIVATE_FILE)
             except FileNotFoundError:
-                files.makedirs(os.path.dirname(path), files.PRIVATE_DIR, exist_ok=True)
+                files.makedirs(os.path.dirname(path))
                 return path, files.open(path, files.CREATE, files.PRIVATE_FILE)
         except OSError as error:
             raise _gave_up(None, error) from error
@@ -335,7 +348,7 @@ def move_aside(path: str, quarantine: str, identity: os.stat_result | None, keep
         if identity is not None and (info.st_ino, info.st_mtime_ns) != (identity.st_ino, identity.st_mtime_ns):
             return False
         try:
-            files.makedirs(quarantine, files.PRIVATE_DIR, exist_ok=True)
+            files.makedirs(quarantine)
             if len(files.listdir(quarantine)) < keep:
                 files.rename(path, f"{quarantine}/{os.path.basename(path)}.{files.unique_name()}")
                 return True

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
     from ..keys.key import Key
 
+    BytesLike = bytes | bytearray | memoryview
+
 FORMAT_VERSION = 1
 
 _MAGIC = b"hotE"
@@ -197,7 +199,7 @@ class Draft:
     def __init__(
         self,
         key: Key,
-        artifacts: Mapping[str, bytes],
+        artifacts: Mapping[str, BytesLike],
         meta: Mapping[str, object] | None,
         cost: float,
         provenance: bytes,

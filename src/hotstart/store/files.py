@@ -43,7 +43,7 @@ fstat = os.fstat
 stat = os.stat
 rename = os.replace
 unlink = os.unlink
-makedirs = os.makedirs
+mkdir = os.mkdir
 utime = os.utime
 fsync = os.fsync
 ftruncate = os.ftruncate
@@ -122,6 +122,21 @@ def unique_name() -> str:
     return f"{os.getpid():x}-{next(_number):x}-{_chance}"
 
 
+def makedirs(path: str) -> None:
+    """Make a directory and all above it that are missing, each private; one that exists is fine.
+
+    ``os.makedirs`` would give its mode to the last one only. FileExistsError when a file is in the way.
+    """
+    try:
+        mkdir(path, PRIVATE_DIR)
+    except FileNotFoundError:
+        makedirs(os.path.dirname(path))
+        mkdir(path, PRIVATE_DIR)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise
+
+
 def sync_directory(path: str) -> None:
     fd = open(path, os.O_RDONLY)
     try:
@@ -183,7 +198,7 @@ def private_directory(path: str, *, writable: bool = True) -> str:
 
 def _make(path: str) -> None:
     try:
-        makedirs(path, PRIVATE_DIR, exist_ok=True)
+        makedirs(path)
     except FileExistsError:
         raise StoreError(f"{path} is a file; a store needs a directory") from None
     except NotADirectoryError:

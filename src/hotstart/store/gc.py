@@ -175,14 +175,14 @@ def clear(store: LocalStore) -> bool:
     trash = f"{store.root}/tmp/{files.unique_name()}"
     try:
         store.upkeep.drop_index()
-        files.makedirs(trash, files.PRIVATE_DIR)
+        files.makedirs(trash)
         for name in ("entries", "blobs", "quarantine"):
             try:
                 files.rename(f"{store.root}/{name}", f"{trash}/{name}")
             except FileNotFoundError:
                 continue
         for name in ("entries", "blobs"):
-            files.makedirs(f"{store.root}/{name}", files.PRIVATE_DIR, exist_ok=True)
+            files.makedirs(f"{store.root}/{name}")
         store.ledger.begin()
     except OSError as error:
         store.counters.error("clear", error)
@@ -195,13 +195,12 @@ def clear(store: LocalStore) -> bool:
 
 def sweep_temporary(store: LocalStore) -> None:
     """Remove what writers that are long gone left behind."""
-    for directory in (f"{store.root}/tmp", f"{store.blobs.root}/tmp"):
-        for path in _old_files(directory):
-            if os.path.isdir(path) and not os.path.islink(path):
-                _remove_tree(path)
-            else:
-                remove(path)
-            store.counters.add("swept")
+    for path in _old_files(f"{store.root}/tmp"):
+        if os.path.isdir(path) and not os.path.islink(path):
+            _remove_tree(path)
+        else:
+            remove(path)
+        store.counters.add("swept")
 
 
 def _sweep_flights(store: LocalStore) -> None:

@@ -9,6 +9,7 @@ then it is rebuilt.
 
 from __future__ import annotations
 
+from . import files
 from .ledger import Put
 
 TYPE_CHECKING = False
@@ -72,6 +73,9 @@ class Index:
         # A rename of a rebuilt index over this one must not be missed, hence no URI tricks: a plain path,
         # and the store compares the file's identity before each use.
         try:
+            if create:
+                # Made by us first: SQLite would give it the rights that the umask allows.
+                files.close(files.open(path, files.UPDATE, files.PRIVATE_FILE))
             uri = f"file:{_quoted(path)}?mode={'rwc' if create else 'rw'}"
             # The ledger's lock serialises threads as well, so any of them may use the connection.
             self._db = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=1)
@@ -82,7 +86,7 @@ class Index:
                 self._db.executescript(_SCHEMA)
             elif self._one("PRAGMA user_version") != SCHEMA_VERSION:
                 raise IndexGoneError("it is of another version")
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             raise IndexGoneError(str(error)) from error
 
     def close(self) -> None:

@@ -85,8 +85,9 @@ class LocalStore:
         self._temporary = f"{self.root}/tmp/"
         self._touching = not self.unwritable
         self.ledger = Ledger(f"{self.root}/ledger")
-        self.blobs = ContentStore.__new__(ContentStore)
-        self.blobs.root, self.blobs.durable = f"{self.root}/blobs", durable
+        self.blobs = ContentStore.inside(
+            f"{self.root}/blobs", f"{self.root}/tmp", f"{self.root}/quarantine", durable=durable
+        )
         #: Entries served and the seconds of compiling that saved; beside the counters, for speed.
         self.hits = 0
         self.saved = 0.0
@@ -134,7 +135,7 @@ class LocalStore:
 
     def _write_format(self) -> None:
         for name in ("entries", "blobs", "tmp", "flights"):
-            files.makedirs(f"{self.root}/{name}", files.PRIVATE_DIR, exist_ok=True)
+            files.makedirs(f"{self.root}/{name}")
         path = f"{self.root}/tmp/{files.unique_name()}"
         fd = files.open(path, files.CREATE, files.PRIVATE_FILE)
         try:
@@ -341,7 +342,7 @@ class LocalStore:
             try:
                 files.rename(temporary, path)
             except FileNotFoundError:
-                files.makedirs(os.path.dirname(path), files.PRIVATE_DIR, exist_ok=True)
+                files.makedirs(os.path.dirname(path))
                 files.rename(temporary, path)
             if self.durable:
                 files.sync_directory(os.path.dirname(path))

@@ -324,7 +324,7 @@ class Upkeep:
     def pin(self, digest: str) -> bool:
         directory = f"{self.store.root}/pins"
         try:
-            files.makedirs(directory, files.PRIVATE_DIR, exist_ok=True)
+            files.makedirs(directory)
             files.close(files.open(f"{directory}/{digest}", files.UPDATE, files.PRIVATE_FILE))
         except OSError as error:
             self.counters.error("pin", error)
