@@ -125,9 +125,13 @@ class Cache:
             entry = self._memory.get(key.digest)
             if entry is not MISSING:
                 return entry  # type: ignore[no-any-return]
-        return self._get_far(key.digest)
+        entry = self._get_far(key.digest)
+        if entry is None:
+            self._counters.add("miss")
+        return entry
 
     def _get_far(self, digest: str) -> Entry | None:
+        """From disk or a layer, filling the nearer tiers."""
         if self._disk is not None:
             entry = self._disk.read(digest)
             if entry is not None:
@@ -139,7 +143,6 @@ class Cache:
             if entry is not None:
                 self._promote(entry)
                 return entry
-        self._counters.add("miss")
         return None
 
     def put(
