@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import OrderedDict, namedtuple
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import hotstart
 from hotstart import UncacheableError
 from hotstart.keys.digest import decode, digest_of, encode
 
@@ -167,6 +169,23 @@ def test_digest_is_blake3() -> None:
     assert digest_of(bytes(1 << 20)) == digest_of(memoryview(bytearray(1 << 20)))
 
 
+def test_a_forked_child_hashes_large_data() -> None:
+    """BLAKE3's threads do not survive a fork; a child that relied on them would wait for ever."""
+    program = """
+import os, signal
+from hotstart.keys.digest import digest_of
+large = bytes(32 << 20)
+expected = digest_of(large)
+child = os.fork()
+if child == 0:
+    signal.alarm(60)
+    os._exit(0 if digest_of(large) == expected else 1)
+raise SystemExit(os.waitpid(child, 0)[1])
+"""
+    environment = {**os.environ, "PYTHONPATH": str(Path(hotstart.__file__).parents[1])}
+    assert subprocess.run([sys.executable, "-W", "ignore", "-c", program], env=environment).returncode == 0
+
+
 PROGRAM = """
 import enum, hotstart
 from hotstart.keys.digest import digest_of, encode
@@ -197,6 +216,7 @@ d1ea85f6692c8caf7f3ca859d50e626cea8b7726ff354c5dc5e46c31e22069f9
 def test_golden_digests_hold_whatever_the_surroundings(seed: str, tmp_path: Any) -> None:
     environment = {
         "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(Path(hotstart.__file__).parents[1]),
         "PYTHONHASHSEED": seed,
         "HOME": str(tmp_path),
         "USER": f"user{seed}",

@@ -27,6 +27,7 @@ falls back to ``repr`` or ``pickle``, whose output names addresses and versions.
 
 from __future__ import annotations
 
+import os
 import sys
 from struct import pack, unpack
 
@@ -42,16 +43,27 @@ if TYPE_CHECKING:
 #: Deeper nesting than this is a cycle or a mistake, and would end in a RecursionError.
 MAX_DEPTH = 100
 
-#: Above this size BLAKE3 hashes with several threads; below, starting them costs more than it saves.
-_PARALLEL_FROM = 1 << 20
+#: From this size on BLAKE3 hashes with several threads; below, waking them costs more than it saves.
+_PARALLEL_FROM = 8 << 20
+
+#: The process whose threads those are.
+_BORN = os.getpid()
 
 _NAN = b"d\x7f\xf8\x00\x00\x00\x00\x00\x00"
 
 
 def digest_of(data: bytes | bytearray | memoryview) -> str:
     """The BLAKE3 digest of ``data`` as 64 hexadecimal digits."""
-    threads = blake3.AUTO if len(data) >= _PARALLEL_FROM else 1
-    return blake3(data, max_threads=threads).hexdigest()
+    return blake3(data, max_threads=threads_for(len(data))).hexdigest()
+
+
+def threads_for(size: int) -> int:
+    """How many threads BLAKE3 may use for so many bytes.
+
+    A child made by fork inherits the thread pool without its threads and would wait
+    for them for ever, so only the process that imported this module uses them.
+    """
+    return blake3.AUTO if size >= _PARALLEL_FROM and os.getpid() == _BORN else 1
 
 
 def encode(value: object, depth: int = 0) -> bytes:

@@ -21,6 +21,7 @@ from blake3 import blake3
 from xxhash import xxh3_128
 
 from ..errors import AddressError, StoreError, UsageError
+from ..keys.digest import digest_of, threads_for
 from . import files
 
 TYPE_CHECKING = False
@@ -42,6 +43,9 @@ _RAW, _ZSTD = 0, 1
 
 #: Streams move in pieces of this size, so that a file of gigabytes never sits in memory.
 _PIECE = 1 << 20
+
+#: What a stream of unknown length is taken for: worth several threads.
+_LARGE = 1 << 30
 
 #: Incompressible data is stored as it is unless zstd saves at least this share.
 _WORTH_IT = 0.9
@@ -207,8 +211,7 @@ class ContentStore:
         if not isinstance(data, (bytes, bytearray, memoryview)):
             raise UsageError(f"content is bytes-like, not {type(data).__name__}")
         view = memoryview(data).cast("B") if isinstance(data, memoryview) else memoryview(data)
-        threads = blake3.AUTO if len(view) >= _PIECE else 1
-        address = blake3(view, max_threads=threads).hexdigest()
+        address = digest_of(view)
         staged = self._in_place(address)
         if staged is not None:
             return staged
@@ -237,7 +240,7 @@ class ContentStore:
 
     def stage_stream(self, source: BinaryIO, *, compress: bool = False) -> Staged:
         """As ``stage``, for what does not fit into memory: written first, named when the digest is known."""
-        digest, check = blake3(max_threads=blake3.AUTO), xxh3_128()
+        digest, check = blake3(max_threads=threads_for(_LARGE)), xxh3_128()
         packer = _zstd().ZstdCompressor() if compress else None
         size = written = 0
         path, fd = self._temporary()
@@ -443,7 +446,7 @@ class _DigestSink:
     """Something to write to that only hashes."""
 
     def __init__(self) -> None:
-        self.hash = blake3(max_threads=blake3.AUTO)
+        self.hash = blake3(max_threads=threads_for(_LARGE))
 
     def write(self, piece: bytes) -> int:
         self.hash.update(piece)

@@ -304,10 +304,13 @@ class LocalStore:
             if not self.acquire():
                 return False
             try:
-                new = {blob.address: blob.size for blob in staged if not self.blobs.exists(blob.address)}
-                replaced = files.stat(path).st_size if files.access(path, os.F_OK) else -1
-                need = put.size - max(replaced, 0) + sum(new.values())
-                admitted = self.upkeep.admit(need)
+                need, new = self._need(put, path, staged)
+                while admitted := self.upkeep.admit(need):
+                    # Making room may have removed the very entry we replace, or a blob we count on.
+                    before = need
+                    need, new = self._need(put, path, staged)
+                    if need == before:
+                        break
                 if admitted is False:
                     return False
                 # A blob that was in place when we looked may have been collected since, by us just now too:
@@ -316,17 +319,23 @@ class LocalStore:
                     n for n, blob in enumerate(staged) if not blob.temporary and not self.blobs.exists(blob.address)
                 ]
                 if admitted and not gone:
-                    self._record_and_rename(put, need, replaced < 0, path, temporary, staged)
+                    self._record_and_rename(put, need, new, path, temporary, staged)
                     return True
             finally:
                 self.ledger.release()
-            if admitted is None and not self.upkeep.rebuild():
+            if admitted is None and not self.upkeep.rebuild(need):
                 self.counters.add("refused.rebuilding")
                 return False
             for number in gone:
                 staged[number] = self.blobs.stage(draft.artifacts[draft.large[number]])
         self.counters.add("refused.contended")
         return False
+
+    def _need(self, put: Put, path: str, staged: list[Staged]) -> tuple[int, bool]:
+        """How many bytes more the store will hold, and whether the entry is a new one."""
+        replaced = files.stat(path).st_size if files.access(path, os.F_OK) else -1
+        blobs = {blob.address: blob.size for blob in staged if not self.blobs.exists(blob.address)}
+        return put.size - max(replaced, 0) + sum(blobs.values()), replaced < 0
 
     def _record_and_rename(
         self, put: Put, need: int, new: bool, path: str, temporary: str, staged: list[Staged]

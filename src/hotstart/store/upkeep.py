@@ -49,11 +49,10 @@ class Upkeep:
         fits = ledger.bytes + need <= cap and not ledger.unknown
         if fits and ledger.tail < LONG:
             return True
-        floor = max(0, min(cap - need, int(cap * LOW_WATERMARK)))
         if not fits:
             self.before_eviction()
         try:
-            self.with_index(lambda room: room.make(cap - need, floor))
+            self.with_index(lambda room: room.make(cap - need, self._floor(need)))
         except IndexGoneError as error:
             say("info", f"{self._path}: {error}; it will be rebuilt")
             return True if fits else None
@@ -61,6 +60,10 @@ class Upkeep:
             self.counters.add("refused.full")
             return False
         return True
+
+    def _floor(self, need: int) -> int:
+        cap = self.store.max_size
+        return max(0, min(cap - need, int(cap * LOW_WATERMARK)))
 
     def with_index(self, work: Callable[[Room], None], *, dry_run: bool = False) -> Evicted:
         """Bring the index up to date, let ``work`` evict, and make both lasting.
@@ -166,9 +169,10 @@ class Upkeep:
         remove(self._path)
         remove(self._path + "-journal")
 
-    def rebuild(self) -> bool:
+    def rebuild(self, need: int = 0) -> bool:
         """Walk the files, count them and make a new index; others read and write meanwhile.
 
+        Where there can be no index, make room for ``need`` bytes while we are at it.
         False when another process is at it, or when it cannot be done here.
         """
         lock = self._rebuild_lock()
@@ -198,7 +202,7 @@ class Upkeep:
                 self.ledger.release()
         except IndexGoneError as error:
             say("warning", f"{self.store.root}: no index: {error}", once="no index")
-            return self._evict_by_walking()
+            return self._evict_by_walking(need)
         except OSError as error:
             self.counters.error("rebuild", error)
             return False
@@ -271,7 +275,7 @@ class Upkeep:
     def _blob_size(self, address: str) -> int:
         return _size(self.store.blobs.path(address)) or 0
 
-    def _evict_by_walking(self) -> bool:
+    def _evict_by_walking(self, need: int) -> bool:
         """Without sqlite3: count everything and, above the low watermark, drop the least recently used.
 
         Slow on large stores, but the cap holds and the store serves.
@@ -290,7 +294,7 @@ class Upkeep:
             blobs = {address: _size(path) or 0 for address, path in files.walk(self.store.blobs.root, 2)}
             total += sum(blobs.values())
             found.sort(key=lambda item: item[0])
-            floor = int(self.store.max_size * LOW_WATERMARK)
+            floor = self._floor(need)
             pinned = self.pinned()
             entries = len(found)
             for _, path, put in found:
