@@ -308,6 +308,15 @@ class Cache:
         if self._disk is not None:
             gc.clear(self._disk)
 
+    def digests(self, kind: str | None = None) -> list[str]:
+        """The digests of all keys on disk, or of those of one kind."""
+        from .store import gc
+
+        found: list[bytes] = []
+        if self._disk is None or gc.turn(self._disk, lambda room: found.extend(room.index.of_kind(kind))) is None:
+            return []
+        return [digest.hex() for digest in found]
+
     def pin(self, key: Key) -> bool:
         """Keep the entry of this key from being evicted, until ``unpin``; in all processes, across restarts."""
         return self._disk.upkeep.pin(key.digest) if self._disk and not self._disk.unwritable else False

@@ -137,6 +137,8 @@ def test_read_only_serves_and_never_writes(tmp_path: Path) -> None:
         assert not cache.pin(KEY)
         cache.clear()
         cache.gc(max_size=1)
+        assert str(cache.explain(Key("test", n=4))) == "test: n 1 → 4"
+        assert cache.digests() == []
         assert cache.stats()["refused"] == {"unwritable": 2}
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "s").rglob("*")} == before
 

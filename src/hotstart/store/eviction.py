@@ -51,7 +51,8 @@ class Room:
 
     ``probe`` gives the true last use of an entry from its file, None if there is
     no such file; ``unlink`` and ``unlink_blob`` remove files and say whether they
-    are gone.
+    are gone. ``allowance`` is what an entry holds beyond what its owner put into it,
+    where the cap is meant to count only that.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Room:
         probe: Callable[[bytes], int | None],
         unlink: Callable[[bytes], bool],
         unlink_blob: Callable[[bytes], bool],
+        allowance: int = 0,
     ) -> None:
         self.index = index
         self.ledger = ledger
@@ -71,6 +73,7 @@ class Room:
         self.probe = probe
         self.unlink = unlink
         self.unlink_blob = unlink_blob
+        self.allowance = allowance
         self.evicted = Evicted()
         self._inflation = index.inflation
         # A file that cannot be removed (an immutable flag, another owner) would be chosen for ever.
@@ -81,10 +84,10 @@ class Room:
 
         Nothing happens below ``ceiling``. Gives up, above it, when all that is left is pinned.
         """
-        if self.ledger.bytes <= ceiling:
+        if self.held() <= ceiling:
             return
         ahead = 0
-        while self.ledger.bytes > floor:
+        while self.held() > floor:
             self.collect_blobs()
             avoid = len(self.pinned) + len(self._stuck)
             batch = [
@@ -97,8 +100,8 @@ class Room:
             horizon = self._rank(batch[-1])
             heap = [(self._rank(found), found.digest, found) for found in batch]
             heapify(heap)
-            while heap and self.ledger.bytes > floor:
-                if self.ledger.bytes <= ceiling:
+            while heap and self.held() > floor:
+                if self.held() <= ceiling:
                     if ahead >= most_ahead:
                         return
                     ahead += 1
@@ -111,6 +114,10 @@ class Room:
                     continue
                 self.take(found, exists=used is not None)
         self.collect_blobs()
+
+    def held(self) -> int:
+        """The bytes that count against the cap."""
+        return self.ledger.bytes - self.ledger.entries * self.allowance
 
     def done(self) -> Evicted:
         """Note the clock in the index; call before it is committed."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from ..keys.key import show_field
-from . import gc
+from . import files, gc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,6 +15,9 @@ if TYPE_CHECKING:
 
 #: How many of the newest entries of the same kind and name are compared.
 _COMPARED = 64
+
+#: How many entries are looked at where there is no index to ask.
+_WALKED = 20_000
 
 
 class Explanation:
@@ -54,7 +59,8 @@ def explain(store: LocalStore | None, key: Key) -> Explanation:
     def look(room: Room) -> None:
         found.extend(room.index.named(key.kind, key.name, _COMPARED))
 
-    gc.turn(store, look)
+    if gc.turn(store, look) is None:
+        found = _walk(store, key)
     wanted = key.fields()
     best = None
     for digest in found:
@@ -71,6 +77,17 @@ def explain(store: LocalStore | None, key: Key) -> Explanation:
     for label in differing:
         answer.changed[label] = _shown(fields.get(label)), _shown(wanted.get(label))
     return answer
+
+
+def _walk(store: LocalStore, key: Key) -> list[bytes]:
+    """Entries of the same kind and name without an index: for a store that is read-only."""
+    found = []
+    for digest, path in islice(files.walk(f"{store.root}/entries", 1), _WALKED):
+        put = store.upkeep.describe(digest, path)
+        if put is not None and (put.kind, put.name) == (key.kind, key.name):
+            found.append((put.created, put.digest))
+    found.sort(reverse=True)
+    return [digest for _, digest in found[:_COMPARED]]
 
 
 def _shown(token: bytes | None) -> str | None:

@@ -61,7 +61,12 @@ def collect(
 
 
 def turn(store: LocalStore, work: Callable[[Room], None], *, dry_run: bool = False) -> Evicted | None:
-    """One turn of the lock with the index, rebuilding that first when it is gone."""
+    """One turn of the lock with the index, rebuilding that first when it is gone.
+
+    None where that cannot be had: a store that is not ours to write has no turns.
+    """
+    if store.unwritable:
+        return None
     for _ in range(2):
         if not store.acquire():
             return None

@@ -219,6 +219,11 @@ class Index:
         sql = "SELECT digest FROM entries WHERE kind = ? AND name = ? ORDER BY created DESC LIMIT ?"
         return [row[0] for row in self._all(sql, (kind, name, limit))]
 
+    def of_kind(self, kind: str | None) -> list[bytes]:
+        """All entries, or those of one kind."""
+        where = "" if kind is None else "WHERE kind = ?"
+        return [row[0] for row in self._all(f"SELECT digest FROM entries {where}", (kind,) if kind is not None else ())]
+
     def summary(self) -> list[tuple[str, int, int, float]]:
         """(kind, entries, bytes, seconds of compiling) by kind."""
         return self._all("SELECT kind, count(*), sum(size), sum(cost) FROM entries GROUP BY kind ORDER BY kind")

@@ -75,6 +75,8 @@ class LocalStore:
         self.ttl_ns = int(ttl * 1e9) if ttl is not None else 0
         self.durable = durable
         self.tier = tier
+        #: What of each entry's file does not count against the cap, for those whose cap is of payload.
+        self.allowance = 0
         self.counters = counters
         self.root = os.path.abspath(path)
         #: Why nothing can be read or written here, if so.
@@ -249,7 +251,7 @@ class LocalStore:
             addresses = {name: blob.address for name, blob in zip(draft.large, staged, strict=True)}
             pieces, size = draft.pieces(addresses)
             whole = size + sum({blob.address: blob.size for blob in staged}.values())
-            if whole > self.max_size:
+            if whole - self.allowance > self.max_size:
                 self.counters.add("refused.oversize")
                 return False
             used = time_ns()
@@ -305,7 +307,7 @@ class LocalStore:
                 return False
             try:
                 need, new = self._need(put, path, staged)
-                while admitted := self.upkeep.admit(need):
+                while admitted := self.upkeep.admit(need - new * self.allowance):
                     # Making room may have removed the very entry we replace, or a blob we count on.
                     before = need
                     need, new = self._need(put, path, staged)
@@ -323,7 +325,7 @@ class LocalStore:
                     return True
             finally:
                 self.ledger.release()
-            if admitted is None and not self.upkeep.rebuild(need):
+            if admitted is None and not self.upkeep.rebuild(need - new * self.allowance):
                 self.counters.add("refused.rebuilding")
                 return False
             for number in gone:

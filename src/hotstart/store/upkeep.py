@@ -46,7 +46,7 @@ class Upkeep:
         ledger, cap = self.ledger, self.store.max_size
         if ledger.unknown and self._is_empty():
             ledger.begin()
-        fits = ledger.bytes + need <= cap and not ledger.unknown
+        fits = self._held() + need <= cap and not ledger.unknown
         if fits and ledger.tail < LONG:
             return True
         if not fits:
@@ -56,10 +56,13 @@ class Upkeep:
         except IndexGoneError as error:
             say("info", f"{self._path}: {error}; it will be rebuilt")
             return True if fits else None
-        if ledger.bytes + need > cap:
+        if self._held() + need > cap:
             self.counters.add("refused.full")
             return False
         return True
+
+    def _held(self) -> int:
+        return self.ledger.bytes - self.ledger.entries * self.store.allowance
 
     def _floor(self, need: int) -> int:
         cap = self.store.max_size
@@ -104,7 +107,16 @@ class Upkeep:
 
     def _room(self, index: Index, dry_run: bool) -> Room:
         unlink, unlink_blob = (self._unlink, self._unlink_blob) if not dry_run else (_pretend, _pretend)
-        return Room(index, self.ledger, self.store.policy, self.pinned(), self._last_use, unlink, unlink_blob)
+        return Room(
+            index,
+            self.ledger,
+            self.store.policy,
+            self.pinned(),
+            self._last_use,
+            unlink,
+            unlink_blob,
+            self.store.allowance,
+        )
 
     def _last_use(self, digest: bytes) -> int | None:
         try:
@@ -298,7 +310,7 @@ class Upkeep:
             pinned = self.pinned()
             entries = len(found)
             for _, path, put in found:
-                if total > floor and put.digest not in pinned and self._gone(path):
+                if total - entries * self.store.allowance > floor and put.digest not in pinned and self._gone(path):
                     total -= put.size
                     entries -= 1
                     self.counters.add("evicted")
