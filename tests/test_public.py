@@ -13,7 +13,7 @@ NAMES = {
     "__version__", "open", "Cache", "Compiled", "Entry", "ContentStore",
     "Key", "CacheKey", "InputSpec", "DeviceClass",
     "HotstartError", "UsageError", "SizeError", "AddressError", "ArtifactNameError",
-    "UncacheableError", "StoreError", "UnsafeStoreError",
+    "UncacheableError", "CompileError", "StoreError", "UnsafeStoreError",
 }  # fmt: skip
 
 

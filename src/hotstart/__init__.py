@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .cache import open as open
     from .errors import AddressError as AddressError
     from .errors import ArtifactNameError as ArtifactNameError
+    from .errors import CompileError as CompileError
     from .errors import HotstartError as HotstartError
     from .errors import SizeError as SizeError
     from .errors import StoreError as StoreError
@@ -39,6 +40,7 @@ _HOMES = {
     "InputSpec": "keys.graph",
     "DeviceClass": "keys.device",
     "HotstartError": "errors",
+    "CompileError": "errors",
     "UsageError": "errors",
     "SizeError": "errors",
     "AddressError": "errors",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import time
+from _thread import allocate_lock
 from weakref import WeakSet
 
 from . import __version__
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from .store.entry import BytesLike
     from .store.explain import Explanation
-    from .store.flight import Flight, Flights
+    from .store.flight import Flight, Flights, Pending
 
 #: How long anybody waits for somebody else's compile before compiling on its own.
 DEFAULT_WAIT = 900.0
@@ -34,15 +35,23 @@ _MACHINE_CODE = (b"\x7fELF", b"\x50\xed\x55\xba")
 class Compiled:
     """What a ``compile`` callback may return instead of a bare mapping: artifacts with metadata.
 
-    ``cost`` replaces the measured seconds, for those who know better.
+    ``cost`` replaces the measured seconds, for those who know better. ``store=False``
+    hands the result to the caller and keeps it out of the store: for a compiler that
+    finds, once it has run, that the key did not say everything.
     """
 
-    __slots__ = ("artifacts", "cost", "meta")
+    __slots__ = ("artifacts", "cost", "meta", "store")
 
     def __init__(
-        self, artifacts: Mapping[str, BytesLike], *, meta: Mapping[str, object] | None = None, cost: float | None = None
+        self,
+        artifacts: Mapping[str, BytesLike],
+        *,
+        meta: Mapping[str, object] | None = None,
+        cost: float | None = None,
+        store: bool = True,
     ) -> None:
         self.artifacts = artifacts
+        self.store = store
         self.meta = meta
         self.cost = cost
 
@@ -111,8 +120,9 @@ class Cache:
         self._memory = Memory(memory, told=self._disk.touch if self._disk else None)
         if self._disk is not None:
             self._disk.upkeep.before_eviction = self._memory.flush
+        self._ttl_ns = int(ttl * 1e9) if ttl is not None else 0
         self._flights: Flights | None = None
-        self._closed = False
+        self._starting = allocate_lock()
         _open_caches.add(self)
 
     # -- the three --------------------------------------------------------------
@@ -136,7 +146,7 @@ class Cache:
             entry = self._disk.read(digest)
             if entry is not None:
                 if self._memory.max_bytes:
-                    self._memory.put(digest, entry.at("memory"), entry.size, entry.cost)
+                    self._remember(entry.at("memory"))
                 return entry
         for layer in self._layers:
             entry = layer.read(digest)
@@ -197,6 +207,21 @@ class Cache:
             # The leader was interrupted (Ctrl-C, a dying thread): somebody else leads now.
         return self._compile(key, compile, meta)[0]
 
+    def begin(self, key: Key, *, wait: float | None = None) -> Entry | Pending:
+        """``get_or_compile`` for a compile that begins in one call and ends in another.
+
+        The entry, when there is one or another thread or process completes it within
+        ``wait`` seconds (``self.wait`` unless given). Otherwise a ``Pending``, for which others
+        wait in their turn: the caller compiles, then calls its ``finish`` or ``abandon``.
+        """
+        entry = self.get(key)
+        if entry is not None:
+            return entry
+        from .store.flight import begin
+
+        deadline = time.monotonic() + (self.wait if wait is None else wait)
+        return begin(self._flight(), key, self._look_again, self._keep, deadline)
+
     # -- compiling --------------------------------------------------------------
 
     def _lead(
@@ -214,8 +239,7 @@ class Cache:
         stored = False
         try:
             lock = flights.lock(key.digest, deadline, flights.may_wait(key.digest))
-            # Before we had the lock somebody else may have finished: look once more, on disk only.
-            entry = self._get_far(key.digest) if flights.directory else None
+            entry = self._look_again(key.digest)
             if entry is not None:
                 stored = True
             else:
@@ -240,15 +264,30 @@ class Cache:
         started = time.perf_counter()
         made = compile()
         cost = time.perf_counter() - started
+        store = True
         if isinstance(made, Compiled):
+            store = made.store
             cost = cost if made.cost is None else made.cost
             meta = {**(meta or {}), **(made.meta or {})}
             made = made.artifacts
-        draft = self._draft(key, made, meta, cost)
+        return self._keep(key, made, meta, cost, store)
+
+    def _keep(
+        self,
+        key: Key,
+        artifacts: Mapping[str, BytesLike],
+        meta: Mapping[str, object] | None,
+        cost: float,
+        store: bool = True,
+    ) -> tuple[Entry, bool]:
+        """What a compile made, stored if that can be; the entry is good either way."""
+        draft = self._draft(key, artifacts, meta, cost)
         self._counters.add("compiled")
         self._counters.add("seconds_compiling", cost)
-        stored = self._store(draft)
-        return draft.entry("compiled"), stored
+        if not store:
+            self._counters.add("refused.withheld")
+            return draft.entry("compiled"), False
+        return draft.entry("compiled"), self._store(draft)
 
     @staticmethod
     def _draft(key: Key, artifacts: Mapping[str, BytesLike], meta: Mapping[str, object] | None, cost: float) -> Draft:
@@ -260,8 +299,7 @@ class Cache:
         stored = self._disk.write(draft) if self._disk is not None else False
         kept = False
         if self._memory.max_bytes:
-            entry = draft.entry("memory")
-            kept = self._memory.put(draft.digest, entry, entry.size, entry.cost)
+            kept = self._remember(draft.entry("memory"))
         if stored or (kept and self._disk is None):
             self._counters.add("put")
             return True
@@ -272,18 +310,33 @@ class Cache:
         if self._disk is not None and not self._disk.unwritable:
             self._disk.write(Draft.of(entry))
         if self._memory.max_bytes:
-            self._memory.put(entry.digest, entry.at("memory"), entry.size, entry.cost)
+            self._remember(entry.at("memory"))
+
+    def _remember(self, entry: Entry) -> bool:
+        expires = entry.created + self._ttl_ns if self._ttl_ns else 0
+        return self._memory.put(entry.digest, entry, entry.size, entry.cost, expires)
+
+    def _look_again(self, digest: str) -> Entry | None:
+        """For who has just come to lead: others may have finished since the first look."""
+        entry = self._memory.get(digest)
+        return self._get_far(digest) if entry is MISSING else entry
 
     def _flight(self) -> Flights:
-        if self._flights is None:
-            from .store.flight import Flights
+        with self._starting:  # two threads with flights of their own would both compile
+            if self._flights is None:
+                from .store.flight import Flights
 
-            on_disk = self._disk is not None and not self._disk.unwritable
-            directory = f"{self._disk.root}/flights" if on_disk and self._disk is not None else None
-            self._flights = Flights(directory, self._counters)
-        return self._flights
+                on_disk = self._disk is not None and not self._disk.unwritable
+                directory = f"{self._disk.root}/flights" if on_disk and self._disk is not None else None
+                self._flights = Flights(directory, self._counters)
+            return self._flights
 
     # -- looking after it ---------------------------------------------------------
+
+    @property
+    def disk(self) -> LocalStore | None:
+        """The tier on disk, for parts of hotstart that keep files beside it; None for a cache in memory alone."""
+        return self._disk
 
     def explain(self, key: Key) -> Explanation:
         """Which fields differ from the nearest entry of the same kind and name; ``str()`` of it is a sentence."""
@@ -316,6 +369,22 @@ class Cache:
         if self._disk is None or gc.turn(self._disk, lambda room: found.extend(room.index.of_kind(kind))) is None:
             return []
         return [digest.hex() for digest in found]
+
+    def remove(self, kind: str) -> int:
+        """Remove all entries of one kind; how many there were."""
+        digests = self.digests(kind)
+        for digest in digests:
+            self._memory.delete(digest)
+        return sum(self._disk.delete(digest) for digest in digests) if self._disk is not None else 0
+
+    def count_payload_only(self, key: Key, artifact: str) -> None:
+        """Let the budget count artifacts and not what surrounds them, for entries that look like this one.
+
+        For caches whose callers give a cap of a few kilobytes and mean it. Exact for
+        entries with keys of the same shape; the file of each is that much larger.
+        """
+        if self._disk is not None:
+            self._disk.allowance = self._draft(key, {artifact: b""}, None, 0.0).pieces({})[1]
 
     def pin(self, key: Key) -> bool:
         """Keep the entry of this key from being evicted, until ``unpin``; in all processes, across restarts."""
@@ -385,6 +454,7 @@ class Cache:
         return f"<Cache {self.path or 'in memory'}>"
 
     def _after_fork(self) -> None:
+        self._starting = allocate_lock()
         self._counters.after_fork()
         self._memory.after_fork()
         if self._flights is not None:
@@ -435,6 +505,17 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
 
 atexit.register(_at_exit)
+
+
+_shared: Cache | None = None
+
+
+def shared() -> Cache:
+    """The configured cache, opened once for the whole process: what compilers use when they are given none."""
+    global _shared
+    if _shared is None:
+        _shared = open()
+    return _shared
 
 
 def open(**overrides: Any) -> Cache:  # noqa: A001  # hotstart.open, by contract

@@ -6,6 +6,7 @@
     │   ├── AddressError               not the digest of anything
     │   └── ArtifactNameError          "../x", an empty name, a NUL
     ├── UncacheableError (TypeError)   a field that has no canonical form; carries .field
+    ├── CompileError (RuntimeError)    the compiler refused the source; carries .log
     └── StoreError (OSError)           a directory that cannot be a store
         └── UnsafeStoreError           somebody else could write into it
 
@@ -46,6 +47,19 @@ class UncacheableError(HotstartError, TypeError):
         super().__init__(f"{field}: {message}" if field else message)
         self.field = field
         self.reason = message
+
+
+class CompileError(HotstartError, RuntimeError):
+    """A compiler refused what it was given. ``log`` is what it said, ``status`` its own name for it."""
+
+    def __init__(self, message: str, log: str = "", status: str = "") -> None:
+        super().__init__(f"{message}\n{log}".rstrip())
+        self.message = message
+        self.log = log
+        self.status = status
+
+    def __reduce__(self) -> tuple[type[CompileError], tuple[str, str, str]]:
+        return type(self), (self.message, self.log, self.status)
 
 
 class StoreError(HotstartError, OSError):

@@ -268,6 +268,23 @@ def decode(data: bytes) -> Any:
     return value
 
 
+def decode_item(data: bytes, name: str) -> Any:
+    """One value of an encoded mapping, found without building those behind it; KeyError when it has none."""
+    try:
+        colon = data.index(b":")
+        if data[:1] != b"{":
+            raise ValueError("malformed data: not a mapping")
+        at = colon + 1
+        for _ in range(int(data[1:colon])):
+            key, at = _decode(data, at, 1)
+            value, at = _decode(data, at, 1)
+            if key == name:
+                return value
+    except (IndexError, RecursionError, TypeError) as error:
+        raise ValueError(f"malformed data: {error}") from None
+    raise KeyError(name)
+
+
 def _decode(data: bytes, at: int, depth: int) -> tuple[Any, int]:
     if depth > MAX_DEPTH:
         raise ValueError("malformed data: nested too deep")

@@ -26,7 +26,7 @@ from . import files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
     from typing import Any, BinaryIO, Protocol
 
     class _Sink(Protocol):
@@ -47,8 +47,19 @@ _PIECE = 1 << 20
 #: What a stream of unknown length is taken for: worth several threads.
 _LARGE = 1 << 30
 
+#: How often a put begins again when what it found in place was deleted under it.
+_RETRIES = 3
+
 #: Incompressible data is stored as it is unless zstd saves at least this share.
 _WORTH_IT = 0.9
+
+
+class DamagedBlobError(Exception):
+    """A file that is not the blob it is named after; ``identity`` says which file. Never leaves ``store/``."""
+
+    def __init__(self, identity: os.stat_result) -> None:
+        super().__init__()
+        self.identity = identity
 
 
 class Staged:
@@ -92,7 +103,12 @@ class ContentStore:
 
     def put(self, data: bytes | bytearray | memoryview, *, compress: bool = False) -> str:
         """Store ``data`` and return its address."""
-        return self._keep(self.stage(data, compress=compress))
+        staged = self.stage(data, compress=compress)
+        for _ in range(_RETRIES):
+            if staged.temporary is not None or self.exists(staged.address):
+                break
+            staged = self.stage(data, compress=compress)  # deleted since we saw it in place
+        return self._keep(staged)
 
     def put_stream(self, source: BinaryIO, *, compress: bool = False) -> str:
         """Store all that can be read from ``source``, a piece at a time."""
@@ -104,23 +120,26 @@ class ContentStore:
 
     def get(self, address: str) -> bytes | None:
         """The bytes, checked; None when absent, unreadable or damaged."""
-        content, damaged = self.fetch(address)
+        try:
+            content, damaged = self.fetch(address)
+        except OSError:
+            return None
         if damaged is not None:
             self.quarantine(address, damaged)
         return content
 
     def fetch(self, address: str) -> tuple[bytes | None, os.stat_result | None]:
-        """The bytes, checked; or None and, if a file was there but damaged, which file that was."""
-        path = self.path(address)
+        """The bytes, checked; or None and, if a file was there but damaged, which file that was.
+
+        OSError passes through: a disk that cannot be read now says nothing about the blob.
+        """
         try:
-            fd = files.open(path, files.READ)
-        except OSError:
+            fd = files.open(self.path(address), files.READ)
+        except FileNotFoundError:
             return None, None
         try:
             identity = files.fstat(fd)
             data = files.read_all(fd, identity.st_size)
-        except OSError:
-            return None, None
         finally:
             files.close(fd)
         content = _open_blob(data, address)
@@ -132,21 +151,40 @@ class ContentStore:
         The check is complete only at the end, so ``target`` must be something that
         can be thrown away: callers that hand bytes on use a temporary file.
         """
-        copied, damaged = self._copy(address, target)
-        if damaged is not None:
-            self.quarantine(address, damaged)
-        return copied
-
-    def _copy(self, address: str, target: _Sink) -> tuple[bool, os.stat_result | None]:
-        """Whether it was copied and checked; if a file was there but damaged, which."""
+        pieces = self.pieces(address)
         try:
-            source = open(self.path(address), "rb", buffering=0, opener=_opener)  # noqa: SIM115  # closed below
-        except OSError:
-            return False, None
-        with source:
-            identity = files.fstat(source.fileno())
-            copied = _copy_blob(source, identity.st_size, address, target)
-        return copied, None if copied else identity
+            while True:
+                try:
+                    piece = next(pieces, None)
+                except DamagedBlobError as error:
+                    self.quarantine(address, error.identity)
+                    return False
+                except OSError:
+                    return False
+                if piece is None:
+                    return True
+                target.write(piece)
+        finally:
+            pieces.close()
+
+    def pieces(self, address: str, *, deep: bool = False) -> Generator[bytes]:
+        """The content a piece at a time; checked, and with ``deep`` its BLAKE3 as well, once the last was given.
+
+        Raises FileNotFoundError when absent, DamagedBlobError, or the OSError of a disk
+        that cannot be read, which says nothing about the blob.
+        """
+        fd = files.open(self.path(address), files.READ)
+        try:
+            identity = files.fstat(fd)
+            digest = blake3(max_threads=threads_for(_LARGE)) if deep else None
+            for piece in _checked_pieces(fd, identity, address):
+                if digest is not None:
+                    digest.update(piece)
+                yield piece
+            if digest is not None and digest.hexdigest() != address:
+                raise DamagedBlobError(identity)
+        finally:
+            files.close(fd)
 
     def exists(self, address: str) -> bool:
         return files.access(self.path(address), os.F_OK)
@@ -163,33 +201,45 @@ class ContentStore:
 
     def size(self, address: str) -> int | None:
         """Bytes of the content (not of the file, which may be compressed); None when absent."""
-        _, trailer = self._trailer(address)
-        return int(_TRAILER.unpack_from(trailer)[1]) if len(trailer) == TRAILER_SIZE else None
+        try:
+            fd = files.open(self.path(address), files.READ)
+            try:
+                end = files.fstat(fd).st_size
+                trailer = files.pread(fd, TRAILER_SIZE, max(0, end - TRAILER_SIZE))
+            finally:
+                files.close(fd)
+        except OSError:
+            return None
+        if len(trailer) != TRAILER_SIZE:
+            return None
+        named, size, _, magic = _TRAILER.unpack_from(trailer)
+        return int(size) if magic == _MAGIC and named.hex() == address else None
 
     def verify(self, address: str | None = None) -> list[str]:
         """Read one blob or all of them, compute their BLAKE3 anew, and return the addresses that were wrong.
 
-        The wrong ones are in quarantine afterwards.
+        The wrong ones are in quarantine afterwards, but for those that could not be read.
         """
         wrong = []
         for found in [address] if address is not None else list(self):
-            identity = self.status(found)
-            if not self.is_sound(found):
+            try:
+                for _ in self.pieces(found, deep=True):
+                    pass
+            except DamagedBlobError as error:
                 wrong.append(found)
-                if identity is not None:
-                    self.quarantine(found, identity)
+                self.quarantine(found, error.identity)
+            except FileNotFoundError:
+                if address is not None:  # else it was deleted since it was listed
+                    wrong.append(found)
+            except OSError:
+                wrong.append(found)
         return wrong
 
-    def is_sound(self, address: str) -> bool:
-        """Whether the blob is there and its content has this very digest."""
-        sink = _DigestSink()
-        return self._copy(address, sink)[0] and sink.hash.hexdigest() == address
-
     def status(self, address: str) -> os.stat_result | None:
-        """What ``stat`` says of the blob's file; None when there is none."""
+        """What ``stat`` says of the blob's file; None when there is none. OSError passes through."""
         try:
             return files.stat(self.path(address), follow_symlinks=False)
-        except OSError:
+        except FileNotFoundError:
             return None
 
     def __iter__(self) -> Iterator[str]:
@@ -210,7 +260,8 @@ class ContentStore:
         """Write ``data`` under a temporary name, unless it is in place."""
         if not isinstance(data, (bytes, bytearray, memoryview)):
             raise UsageError(f"content is bytes-like, not {type(data).__name__}")
-        view = memoryview(data).cast("B") if isinstance(data, memoryview) else memoryview(data)
+        view = memoryview(data)
+        view = view.cast("B") if view.c_contiguous else memoryview(view.tobytes())
         address = digest_of(view)
         staged = self._in_place(address)
         if staged is not None:
@@ -310,23 +361,18 @@ class ContentStore:
         return staged.address
 
     def _in_place(self, address: str) -> Staged | None:
-        """A blob that is there already, by its trailer; one without a sound trailer gets replaced."""
-        size, trailer = self._trailer(address)
-        if len(trailer) != TRAILER_SIZE or trailer[:32].hex() != address:
-            return None
-        return Staged(address, size, None)
+        """A blob that is there already and sound; one that is not gets replaced.
 
-    def _trailer(self, address: str) -> tuple[int, bytes]:
-        """The size of the blob's file and its last bytes; nothing of either when it is not there."""
+        All of it is read: by its trailer alone a damaged blob would be shared, and the
+        entry that was just put lost with it.
+        """
         try:
-            fd = files.open(self.path(address), files.READ)
-            try:
-                size = files.fstat(fd).st_size
-                return size, files.pread(fd, TRAILER_SIZE, max(0, size - TRAILER_SIZE))
-            finally:
-                files.close(fd)
-        except OSError:
-            return 0, b""
+            for _ in self.pieces(address):
+                pass
+            info = self.status(address)
+        except (DamagedBlobError, OSError):
+            return None
+        return Staged(address, info.st_size, None) if info is not None else None
 
     def _temporary(self) -> tuple[str, int]:
         path = f"{self._temporaries}/{files.unique_name()}"
@@ -382,12 +428,13 @@ def _gave_up(path: str | None, error: BaseException) -> BaseException:
     return error
 
 
+def digest_named(name: str) -> bytes | None:
+    """The digest a file is named after; None for a stranger's file, which is nothing of ours to count or to remove."""
+    return bytes.fromhex(name) if _is_address(name) else None
+
+
 def _is_address(text: object) -> bool:
     return isinstance(text, str) and len(text) == 64 and not text.strip("0123456789abcdef")
-
-
-def _opener(path: str, _flags: int) -> int:
-    return files.open(path, files.READ)
 
 
 def _open_blob(data: bytes, address: str) -> bytes | None:
@@ -409,48 +456,38 @@ def _open_blob(data: bytes, address: str) -> bytes | None:
     return content if len(content) == size else None
 
 
-def _copy_blob(source: BinaryIO, length: int, address: str, target: _Sink) -> bool:
-    """Copy and check. An error of ``target`` is the caller's and passes through."""
-    left = length - TRAILER_SIZE
-    if left < 0:
-        return False
+def _checked_pieces(fd: int, identity: os.stat_result, address: str) -> Iterator[bytes]:
+    left = identity.st_size - TRAILER_SIZE
+    trailer = files.read_at(fd, TRAILER_SIZE, left) if left >= 0 else b""
+    if len(trailer) != TRAILER_SIZE:
+        raise DamagedBlobError(identity)
+    named, size, encoding, magic = _TRAILER.unpack_from(trailer)
+    if magic != _MAGIC or named.hex() != address:
+        raise DamagedBlobError(identity)
     check = xxh3_128()
     given = 0
-    try:
-        source.seek(left)
-        trailer = source.read(TRAILER_SIZE)
-        named, size, encoding, magic = _TRAILER.unpack_from(trailer)
-        source.seek(0)
-    except (OSError, struct.error):
-        return False
-    if magic != _MAGIC or named.hex() != address:
-        return False
     unpacker = _zstd().ZstdDecompressor() if encoding == _ZSTD else None
     while left:
-        try:
-            piece = source.read(min(_PIECE, left))
-            left -= len(piece)
-            check.update(piece)
-            content = unpacker.decompress(piece) if unpacker else piece
-        except (OSError, EOFError, _zstd().ZstdError):
-            return False
+        piece = files.read(fd, min(_PIECE, left))
         if not piece:
-            return False
-        given += len(content)
-        target.write(content)
+            raise DamagedBlobError(identity)
+        left -= len(piece)
+        check.update(piece)
+        while piece or (unpacker is not None and not unpacker.needs_input and not unpacker.eof):
+            content = piece
+            if unpacker is not None:
+                try:
+                    # A megabyte of zstd may hold gigabytes: they come out a piece at a time too.
+                    content = unpacker.decompress(piece, _PIECE)
+                except (EOFError, _zstd().ZstdError):
+                    raise DamagedBlobError(identity) from None
+            piece = b""
+            given += len(content)
+            if content:
+                yield content
     check.update(trailer[: _TRAILER.size])
-    return check.digest() == trailer[_TRAILER.size :] and given == size
-
-
-class _DigestSink:
-    """Something to write to that only hashes."""
-
-    def __init__(self) -> None:
-        self.hash = blake3(max_threads=threads_for(_LARGE))
-
-    def write(self, piece: bytes) -> int:
-        self.hash.update(piece)
-        return len(piece)
+    if check.digest() != trailer[_TRAILER.size :] or given != size:
+        raise DamagedBlobError(identity)
 
 
 def _zstd() -> Any:

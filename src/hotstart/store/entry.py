@@ -28,7 +28,7 @@ import time
 from xxhash import xxh3_128, xxh3_128_digest
 
 from ..errors import ArtifactNameError, UncacheableError, UsageError
-from ..keys.digest import decode, encode
+from ..keys.digest import decode, decode_item, encode
 from . import files
 
 TYPE_CHECKING = False
@@ -177,7 +177,7 @@ class Entry:
         return self._about
 
     def _described(self, what: str) -> Any:
-        return decode(self._about)[what]
+        return decode_item(self._about, what)
 
     def at(self, tier: str) -> Entry:
         """The same entry as seen from another tier; shares all bytes."""
@@ -211,14 +211,14 @@ class Draft:
         self.about = b"".join(
             (
                 _ABOUT,
-                _FIELDS,
-                key.encoded_fields(),
+                _META,  # first, because readers ask for it most
+                encode_plain("meta", meta),
                 _KIND,
                 encode(key.kind),
-                _META,
-                encode_plain("meta", meta),
                 _NAME,
                 encode(key.name),
+                _FIELDS,
+                key.encoded_fields(),
                 _PROVENANCE,
                 provenance,
             )
@@ -307,7 +307,7 @@ def read_entry(fd: int, digest: str, tier: str) -> tuple[Entry, dict[str, tuple[
     rows_end = _HEAD_SIZE + table_size
     end = rows_end + about_size
     if end > len(start):
-        start = files.read_at(fd, end, 0)
+        start = _read_description(fd, end)
     if xxh3_128_digest(start[_CHECKED_FROM:end]) != check:
         raise DamagedError("the checksum of its description does not match")
     if key != bytes.fromhex(digest):
@@ -321,6 +321,13 @@ def read_entry(fd: int, digest: str, tier: str) -> tuple[Entry, dict[str, tuple[
     if len(blobs) != blob_count:
         raise DamagedError("its parts do not add up")
     return Entry(digest, tier, cost, created, end + inline_size, table, inline, start[rows_end:end]), blobs
+
+
+def _read_description(fd: int, end: int) -> bytes:
+    """A long one. A damaged head may claim gigabytes, for which room would be made before they are found missing."""
+    if end > files.fstat(fd).st_size:
+        raise DamagedError("it is shorter than it says")
+    return files.read_at(fd, end, 0)
 
 
 def _table(start: bytes, end: int) -> tuple[dict[str, bytes | tuple[int, int]], dict[str, tuple[str, int]]]:
@@ -354,7 +361,7 @@ def attach(entry: Entry, contents: Mapping[str, bytes]) -> None:
 
 
 class Summary:
-    """What the beginning of a file says of its entry: for the index, never for a hit. Not checked."""
+    """What the beginning of a file says of its entry: for the index, never for a hit. The artifacts are not read."""
 
     __slots__ = ("_about", "blobs", "cost", "created")
 
@@ -363,18 +370,20 @@ class Summary:
         start = files.pread(fd, _FIRST_READ, 0)
         if start[:8] != _START or len(start) < _HEAD_SIZE:
             raise DamagedError("not an entry of this version")
-        _, _, _, _, _, self.created, self.cost, _, table_size, about_size, _, _ = _HEAD.unpack_from(start)
+        _, _, _, check, _, self.created, self.cost, _, table_size, about_size, _, _ = _HEAD.unpack_from(start)
         rows_end = _HEAD_SIZE + table_size
         end = rows_end + about_size
         if end > len(start):
-            start = files.read_at(fd, end, 0)
+            start = _read_description(fd, end)
+        if xxh3_128_digest(start[_CHECKED_FROM:end]) != check:
+            raise DamagedError("the checksum of its description does not match")
         _, self.blobs = _table(start, rows_end)
         self._about = start[rows_end:end]
 
     def described(self, what: str) -> Any:
         """One part of about; DamagedError when it makes no sense."""
         try:
-            return decode(self._about)[what]
+            return decode_item(self._about, what)
         except (ValueError, KeyError, TypeError) as error:
             raise DamagedError(str(error)) from None
 

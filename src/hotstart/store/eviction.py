@@ -50,9 +50,9 @@ class Room:
     """Makes room in one store, under the ledger's lock.
 
     ``probe`` gives the true last use of an entry from its file, None if there is
-    no such file; ``unlink`` and ``unlink_blob`` remove files and say whether they
-    are gone. ``allowance`` is what an entry holds beyond what its owner put into it,
-    where the cap is meant to count only that.
+    no such file; ``unlink`` and ``unlink_blob`` remove files: True when done, None
+    when there was none, False when it cannot be done. ``allowance`` is what an entry
+    holds beyond what its owner put into it, where the cap is meant to count only that.
     """
 
     def __init__(
@@ -62,8 +62,8 @@ class Room:
         policy: str,
         pinned: Collection[bytes],
         probe: Callable[[bytes], int | None],
-        unlink: Callable[[bytes], bool],
-        unlink_blob: Callable[[bytes], bool],
+        unlink: Callable[[bytes], bool | None],
+        unlink_blob: Callable[[bytes], bool | None],
         allowance: int = 0,
     ) -> None:
         self.index = index
@@ -78,6 +78,7 @@ class Room:
         self._inflation = index.inflation
         # A file that cannot be removed (an immutable flag, another owner) would be chosen for ever.
         self._stuck: set[bytes] = set()
+        self._stuck_blobs: set[bytes] = set()
 
     def make(self, ceiling: int, floor: int, most_ahead: int = MOST_AHEAD) -> None:
         """Evict until at most ``ceiling`` bytes are held, then on to ``floor`` for a while.
@@ -89,13 +90,14 @@ class Room:
         ahead = 0
         while self.held() > floor:
             self.collect_blobs()
-            avoid = len(self.pinned) + len(self._stuck)
             batch = [
                 found
-                for found in self.index.coldest(self.policy, _BATCH + avoid)
+                for found in self.index.coldest(self.policy, _BATCH + self.avoided())
                 if found.digest not in self.pinned and found.digest not in self._stuck
             ]
             if not batch:
+                # All is gone that may go. If that is not enough, the total may have been too high since a crash.
+                self.recount()
                 return
             horizon = self._rank(batch[-1])
             heap = [(self._rank(found), found.digest, found) for found in batch]
@@ -112,8 +114,17 @@ class Room:
                     if self._rank(found) <= horizon:
                         heappush(heap, (self._rank(found), digest, found))
                     continue
-                self.take(found, exists=used is not None)
+                if self.take(found, exists=used is not None) and found.weight > found.size:
+                    self.collect_blobs()
         self.collect_blobs()
+
+    def avoided(self) -> int:
+        """How many of the entries that a query finds may be out of bounds."""
+        return len(self.pinned) + len(self._stuck)
+
+    def recount(self) -> None:
+        """Add up what the index holds: exact wherever it says what is on the disk."""
+        self.ledger.entries, self.ledger.bytes = self.index.totals()
 
     def held(self) -> int:
         """The bytes that count against the cap."""
@@ -127,7 +138,7 @@ class Room:
     def take(self, found: Candidate, *, exists: bool = True) -> bool:
         """Evict one entry; one whose file is gone is only struck off. Whether that could be done."""
         if exists:
-            if not self.unlink(found.digest):
+            if self.unlink(found.digest) is False:
                 self._stuck.add(found.digest)
                 return False
             self.evicted.entries += 1
@@ -146,9 +157,15 @@ class Room:
         Safe because whoever puts an entry names its blobs and records the entry in
         one turn of the lock we hold: what is loose now, nobody is about to use.
         """
-        while loose := self.index.loose_blobs(_BATCH):
+        while loose := [
+            blob for blob in self.index.loose_blobs(_BATCH + len(self._stuck_blobs)) if blob[0] not in self._stuck_blobs
+        ]:
             for address, size in loose:
-                if self.unlink_blob(address):
+                removed = self.unlink_blob(address)
+                if removed is False:
+                    self._stuck_blobs.add(address)
+                    continue
+                if removed:
                     self.evicted.bytes += size
                     self.ledger.bytes -= size
                 self.index.forget_blob(address)

@@ -131,8 +131,8 @@ def makedirs(path: str) -> None:
         mkdir(path, PRIVATE_DIR)
     except FileNotFoundError:
         makedirs(os.path.dirname(path))
-        mkdir(path, PRIVATE_DIR)
-    except FileExistsError:
+        makedirs(path)
+    except FileExistsError:  # there already, or made by somebody else just now
         if not os.path.isdir(path):
             raise
 
@@ -145,23 +145,35 @@ def sync_directory(path: str) -> None:
         close(fd)
 
 
-def walk(root: str, depth: int) -> Iterator[tuple[str, str]]:
+def close_quietly(fd: int) -> None:
+    """Close what was only read or locked: an error then tells nothing, and the descriptor is gone all the same."""
+    try:
+        close(fd)
+    except OSError:
+        pass
+
+
+def walk(root: str, depth: int, *, strict: bool = False) -> Iterator[tuple[str, str]]:
     """Files under ``depth`` levels of two-digit directories, as (digits so far, path).
 
-    A directory that vanishes or cannot be read is passed over: the walk serves
-    accounting, and what it misses the next one finds.
+    A directory that vanishes is passed over. So is one that cannot be read, but with
+    ``strict`` that raises its OSError: for whoever takes what is not seen for gone.
     """
     try:
         with scandir(root) as found:
             names = sorted(item.name for item in found)
+    except (FileNotFoundError, NotADirectoryError):
+        return
     except OSError:
+        if strict:
+            raise
         return
     for name in names:
         path = f"{root}/{name}"
         if depth == 0:
             yield name, path
         elif len(name) == 2:
-            for rest, inner in walk(path, depth - 1):
+            for rest, inner in walk(path, depth - 1, strict=strict):
                 yield name + rest, inner
 
 

@@ -20,13 +20,19 @@ from __future__ import annotations
 import os
 import threading
 import time
+from weakref import finalize
 
 from . import files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from ..keys.key import Key
     from .counters import Counters
-    from .entry import Entry
+    from .entry import BytesLike, Entry
+
+    Keep = Callable[[Key, Mapping[str, BytesLike], Mapping[str, object] | None, float], tuple[Entry, bool]]
 
 #: A mark older than this is history: the disk may have room again.
 _MARK_AGE = 30.0
@@ -93,16 +99,21 @@ class Flights:
         """The lock file of a key, ours; None where compiling without it is right.
 
         That is: no directory, somebody else's result will not come, the time is up,
-        or waiting is not allowed here.
+        waiting is not allowed here, or the disk does not let us.
         """
         if self.directory is None:
             return None
         path = f"{self.directory}/{digest}"
         pause = _FIRST_PAUSE
         while True:
-            lock = self._try_lock(path)
-            if lock is not None or not wait or self._is_marked(path):
-                return lock
+            try:
+                return self._try_lock(path)
+            except BlockingIOError:
+                if not wait or self._is_marked(path):
+                    return None
+            except OSError as error:
+                self._counters.error("flight", error)
+                return None
             if time.monotonic() + pause > deadline:
                 self._counters.add("flight.gave_up")
                 return None
@@ -110,28 +121,25 @@ class Flights:
             pause = min(pause * 1.3, _LAST_PAUSE)
 
     def _try_lock(self, path: str) -> FileLock | None:
-        try:
-            while True:
+        """None when it is marked. Raises BlockingIOError while somebody holds it, and OSError."""
+        while True:
+            try:
                 fd = files.open(path, files.UPDATE, files.PRIVATE_FILE)
-                try:
-                    files.flock(fd, files.LOCK_EX | files.LOCK_NB)
-                    # The last holder unlinks its file; a lock on a nameless file excludes nobody.
-                    if not files.fstat(fd).st_nlink:
-                        files.close(fd)
-                        continue
-                    if self._is_marked(path):
-                        files.close(fd)
-                        return None
-                except BaseException:
-                    files.close(fd)
-                    raise
-                self._open.add(fd)
-                return FileLock(self, fd, path)
-        except BlockingIOError:
-            return None
-        except OSError as error:
-            self._counters.error("flight", error)
-            return None
+            except FileNotFoundError:  # somebody removed the store under us
+                files.makedirs(os.path.dirname(path))
+                fd = files.open(path, files.UPDATE, files.PRIVATE_FILE)
+            lock = None
+            try:
+                files.flock(fd, files.LOCK_EX | files.LOCK_NB)
+                # The last holder unlinks its file; a lock on a nameless file excludes nobody.
+                if files.fstat(fd).st_nlink:
+                    if not self._is_marked(path):
+                        lock = FileLock(self, fd, path)
+                        self._open.add(fd)
+                    return lock
+            finally:
+                if lock is None:
+                    files.close_quietly(fd)
 
     @staticmethod
     def _is_marked(path: str) -> bool:
@@ -160,15 +168,18 @@ class Flights:
 class FileLock:
     """A held lock file. ``release`` with whether the result is in the store."""
 
-    __slots__ = ("_fd", "_flights", "_path")
+    __slots__ = ("_fd", "_flights", "_owner", "_path")
 
     def __init__(self, flights: Flights, fd: int, path: str) -> None:
         self._flights = flights
         self._fd = fd
         self._path = path
+        self._owner = os.getpid()
 
     def release(self, *, stored: bool) -> None:
         """Unlink while still holding it, so that no waiter can lock a name that is about to go."""
+        if self._owner != os.getpid():
+            return  # a child's copy: ``after_fork`` closed the descriptor, and its number may mean another file now
         try:
             if stored:
                 files.unlink(self._path)
@@ -183,3 +194,94 @@ class FileLock:
                 files.close(self._fd)
             except OSError as error:
                 self._flights._counters.error("flight", error)
+
+
+class Pending:
+    """A compile that was begun and has not ended: ``finish`` it, or ``abandon`` it if it failed.
+
+    One that is dropped without either, because an exception went past, is abandoned
+    when the last reference goes, at the latest when the process ends. Ending it a
+    second time does nothing. Any thread may end it.
+    """
+
+    __slots__ = ("__weakref__", "_end", "_keep", "key", "started")
+
+    def __init__(
+        self, key: Key, keep: Keep, flights: Flights, flight: Flight | None = None, lock: FileLock | None = None
+    ) -> None:
+        self.key = key
+        self._keep = keep
+        self.started = time.perf_counter()
+        held = flights.held()
+        if flight is not None:
+            held.append(key.digest)
+        self._end = finalize(self, _land, flights, key.digest, flight, lock, held)
+
+    def finish(
+        self, artifacts: Mapping[str, BytesLike], *, meta: Mapping[str, object] | None = None, cost: float | None = None
+    ) -> bool:
+        """Store what was compiled; whether it is now in the store. ``cost`` is the time since it was begun.
+
+        Raises as ``Cache.put`` does, for misuse alone, and is abandoned then.
+        """
+        end = self._end.detach()
+        if end is None:
+            return False
+        entry, stored = None, False
+        try:
+            spent = time.perf_counter() - self.started if cost is None else cost
+            entry, stored = self._keep(self.key, artifacts, meta, spent)
+        finally:
+            flights, digest, flight, lock, held = end[2]
+            _land(flights, digest, flight, lock, held, entry, stored)
+        return stored
+
+    def abandon(self) -> None:
+        """It failed: nobody need wait for it any longer."""
+        self._end()
+
+
+def begin(
+    flights: Flights, key: Key, look: Callable[[str], Entry | None], keep: Keep, deadline: float
+) -> Entry | Pending:
+    """Join or lead the flight of a key whose compile ends in another call; see ``Cache.begin``."""
+    digest = key.digest
+    if digest in flights.held():
+        return Pending(key, keep, flights)
+    flight, leading = flights.join(digest)
+    if not leading:
+        if flights.may_wait(digest) and flight.done.wait(deadline - time.monotonic()) and flight.entry is not None:
+            flights._counters.add("hit.flight")
+            flights._counters.add("seconds_saved", flight.entry.cost)
+            return flight.entry
+        # It failed, or takes too long. Side by side with the others: taking turns would add up their failures.
+        return Pending(key, keep, flights)
+    lock = None
+    try:
+        lock = flights.lock(digest, deadline, flights.may_wait(digest))
+        entry = look(digest)
+    except BaseException:  # Ctrl-C while waiting
+        _land(flights, digest, flight, lock, [])
+        raise
+    if entry is None:
+        return Pending(key, keep, flights, flight, lock)
+    _land(flights, digest, flight, lock, [], entry, True)
+    return entry
+
+
+def _land(
+    flights: Flights,
+    digest: str,
+    flight: Flight | None,
+    lock: FileLock | None,
+    held: list[str],
+    entry: Entry | None = None,
+    stored: bool = False,
+) -> None:
+    if digest in held:
+        held.remove(digest)
+    if lock is not None:
+        lock.release(stored=stored)
+    if flight is not None:
+        flight.entry = entry
+        flights.land(digest, flight)

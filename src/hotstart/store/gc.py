@@ -1,6 +1,6 @@
 """What a person or a timer asks for: collect, verify, clear, sweep.
 
-Each works directory by directory, with the lock held for one directory at a time,
+Each works directory by directory, with the lock held for a few of them at a time,
 so that a store of a million entries is checked while others use it.
 """
 
@@ -12,7 +12,7 @@ import time
 from ..keys.digest import decode
 from ..log import say
 from . import files
-from .content import remove
+from .content import DamagedBlobError, digest_named, remove
 from .entry import DamagedError, OtherVersionError, read_entry
 from .index import IndexGoneError
 
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 #: A temporary file or an abandoned lock this old belongs to nobody alive.
 ORPHAN_AGE = 3600.0
+
+#: So long, in seconds, a turn goes on to the next directory before it lets others have theirs.
+_TURN = 0.01
 
 _PAIRS = [f"{n:02x}" for n in range(256)]
 
@@ -42,12 +45,25 @@ def collect(
     if not dry_run:
         sweep_temporary(store)
         _sweep_flights(store)
-        for pair in _PAIRS:
-            if turn(store, lambda room, pair=pair: _reconcile(store, room, pair)) is None:  # type: ignore[misc]
+        done = 0
+        while done < len(_PAIRS):
+            first = done
+
+            def some(room: Room, first: int = first) -> None:
+                nonlocal done
+                done = first  # again from here, when the index had to be rebuilt first
+                until = time.monotonic() + _TURN
+                while done < len(_PAIRS) and (done == first or time.monotonic() < until):
+                    _reconcile(store, room, _PAIRS[done])
+                    done += 1
+
+            if turn(store, some) is None:
                 return None
     now = time.time_ns()
 
     def work(room: Room) -> None:
+        if not dry_run:
+            room.recount()
         if older_than is not None:
             _take_older(room, "used", now - int(older_than * 1e9))
         if store.ttl_ns:
@@ -71,7 +87,7 @@ def turn(store: LocalStore, work: Callable[[Room], None], *, dry_run: bool = Fal
         if not store.acquire():
             return None
         try:
-            if store.ledger.unknown and not files.listdir(f"{store.root}/entries"):
+            if store.ledger.unknown and store.upkeep.is_empty():
                 store.ledger.begin()
             return store.upkeep.with_index(work, dry_run=dry_run)
         except IndexGoneError:
@@ -90,7 +106,7 @@ def _take_older(room: Room, column: str, limit: int) -> None:
     done = False
     while not done:
         done = True
-        for found in room.index.older_than(column, limit, 256):
+        for found in room.index.older_than(column, limit, 256 + room.avoided()):
             used = room.probe(found.digest)
             if found.digest in room.pinned:
                 continue
@@ -106,27 +122,28 @@ def _reconcile(store: LocalStore, room: Room, pair: str) -> None:
     first, last = bytes.fromhex(pair + "00" * 31), bytes.fromhex(pair + "ff" * 31)
     ledger, index = room.ledger, room.index
     known = index.between("blobs", first, last)
-    for address, path in files.walk(f"{store.blobs.root}/{pair}", 1):
-        name = bytes.fromhex(pair + address)
-        if known.pop(name, None) is None:
-            size = files.stat(path).st_size
-            index.add_blob(name, size)
-            ledger.bytes += size
+    for rest, path in files.walk(f"{store.blobs.root}/{pair}", 1, strict=True):
+        name = digest_named(pair + rest)
+        if name is not None:
+            size = files.stat(path, follow_symlinks=False).st_size
+            before = known.pop(name, None)
+            if before != size:
+                index.add_blob(name, size)
+                ledger.bytes += size - (before or 0)
     for name, size in known.items():
         index.lose_blob(name)
         ledger.bytes -= size
     known = index.between("entries", first, last)
-    for rest, path in files.walk(f"{store.root}/entries/{pair}", 0):
-        digest = pair + rest
-        if len(digest) != 64:
-            continue
-        name = bytes.fromhex(digest)
-        if known.pop(name, None) is None:
-            put = store.upkeep.describe(digest, path)
-            if put is not None:
-                index.apply([put], index.inflation)
-                ledger.entries += 1
-                ledger.bytes += put.size
+    for rest, path in files.walk(f"{store.root}/entries/{pair}", 0, strict=True):
+        name = digest_named(pair + rest)
+        if name is not None:
+            before = known.pop(name, None)
+            if before is None or before != files.stat(path, follow_symlinks=False).st_size:
+                put = store.upkeep.describe(pair + rest, path)
+                if put is not None:
+                    index.apply([put], index.inflation)
+                    ledger.entries += before is None
+                    ledger.bytes += put.size - (before or 0)
     for name, size in known.items():
         index.remove(name)
         ledger.entries -= 1
@@ -142,8 +159,10 @@ def verify(store: LocalStore) -> dict[str, list[str]]:
     report: dict[str, list[str]] = {"ok": [], "damaged": []}
     if store.unreadable:
         return report
-    wrong = set(store.verify_blobs())
+    wrong, unread = _verify_blobs(store)
     for digest, path in files.walk(f"{store.root}/entries", 1):
+        if digest_named(digest) is None:
+            continue
         try:
             fd = files.open(path, files.READ)
         except FileNotFoundError:
@@ -156,21 +175,46 @@ def verify(store: LocalStore) -> dict[str, list[str]]:
             info = files.fstat(fd)
             entry, blobs = read_entry(fd, digest, store.tier)
             for name, (address, _) in blobs.items():
-                if address in wrong or not store.blobs.exists(address):
+                if address in unread:
+                    raise unread[address]
+                if address in wrong or store.blobs.status(address) is None:
                     raise DamagedError(f"its artifact {name!r} is missing or damaged")
             decode(entry.about())
             report["ok"].append(digest)
         except OtherVersionError:
             continue
-        except (DamagedError, ValueError, OSError) as error:
-            report["damaged"].append(digest)
-            if isinstance(error, OSError):
-                store.counters.error("verify", error)
-            else:
+        except (DamagedError, ValueError) as error:
+            if store.holds(digest, info):  # else evicted or replaced, and its blobs with it
+                report["damaged"].append(digest)
                 store.found_damaged(digest, info, str(error))
+        except OSError as error:
+            report["damaged"].append(digest)
+            store.counters.error("verify", error)
         finally:
-            files.close(fd)
+            files.close_quietly(fd)
     return report
+
+
+def _verify_blobs(store: LocalStore) -> tuple[set[str], dict[str, OSError]]:
+    """Read every blob: which are not what they are named after, and which could not be read.
+
+    The former are moved aside, if that may be done here; the latter stay.
+    """
+    wrong = set()
+    unread = {}
+    for address in store.blobs:
+        try:
+            for _ in store.blobs.pieces(address, deep=True):
+                pass
+        except DamagedBlobError as error:
+            wrong.add(address)
+            store.counters.add("corrupt")
+            store.set_aside_blob(address, error.identity)
+        except FileNotFoundError:
+            continue  # collected since it was listed
+        except OSError as error:
+            unread[address] = error
+    return wrong, unread
 
 
 def clear(store: LocalStore) -> bool:
@@ -194,7 +238,7 @@ def clear(store: LocalStore) -> bool:
         return False
     finally:
         store.ledger.release()
-    _remove_tree(trash)
+        _remove_tree(trash)
     return True
 
 

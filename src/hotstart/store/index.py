@@ -79,6 +79,9 @@ class Index:
             uri = f"file:{_quoted(path)}?mode={'rwc' if create else 'rw'}"
             # The ledger's lock serialises threads as well, so any of them may use the connection.
             self._db = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=1)
+        except (sqlite3.Error, OSError) as error:
+            raise IndexGoneError(str(error)) from error
+        try:
             self._db.execute("PRAGMA synchronous=OFF")
             self._db.execute("PRAGMA journal_mode=TRUNCATE")
             self._db.execute("PRAGMA cache_size=-8000")
@@ -86,7 +89,8 @@ class Index:
                 self._db.executescript(_SCHEMA)
             elif self._one("PRAGMA user_version") != SCHEMA_VERSION:
                 raise IndexGoneError("it is of another version")
-        except (sqlite3.Error, OSError) as error:
+        except (sqlite3.Error, IndexGoneError) as error:
+            self.close()  # a traceback would keep it open
             raise IndexGoneError(str(error)) from error
 
     def close(self) -> None:
@@ -145,8 +149,8 @@ class Index:
                 1,
                 put.cost,
                 put.created,
-                put.kind,
-                put.name,
+                _text(put.kind),
+                _text(put.name),
             ),
         )
         for address, size in put.blobs:
@@ -199,8 +203,9 @@ class Index:
         self.forget_blob(address)
 
     def add_blob(self, address: bytes, size: int) -> None:
-        """A blob found on disk that no record spoke of."""
-        self._run("INSERT OR IGNORE INTO blobs VALUES (?,?,0)", (address, size))
+        """A blob found on disk that no record spoke of, or not rightly."""
+        sql = "INSERT INTO blobs VALUES (?,?,0) ON CONFLICT (address) DO UPDATE SET size = excluded.size"
+        self._run(sql, (address, size))
 
     def between(self, table: str, first: bytes, last: bytes) -> dict[bytes, int]:
         """Names and sizes in a range of digests of ``entries`` or ``blobs``: one directory's worth."""
@@ -217,7 +222,7 @@ class Index:
     def named(self, kind: str, name: str, limit: int) -> list[bytes]:
         """The newest entries of one kind and name."""
         sql = "SELECT digest FROM entries WHERE kind = ? AND name = ? ORDER BY created DESC LIMIT ?"
-        return [row[0] for row in self._all(sql, (kind, name, limit))]
+        return [row[0] for row in self._all(sql, (_text(kind), _text(name), limit))]
 
     def of_kind(self, kind: str | None) -> list[bytes]:
         """All entries, or those of one kind."""
@@ -248,6 +253,11 @@ class Index:
 def worth_of(cost: float, size: int, uses: int) -> float:
     """GreedyDual-Size-Frequency: seconds a kilobyte saves, by how often it was wanted."""
     return uses * cost * 1024 / (size + 1024)
+
+
+def _text(value: str) -> str:
+    """Without lone surrogates, which SQLite does not take; the same as a record of the ledger gives back."""
+    return value if value.isascii() else value.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
 
 
 def _quoted(path: str) -> str:

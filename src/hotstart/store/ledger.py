@@ -50,6 +50,8 @@ _UNKNOWN = 1
 #: Past this length the index takes the records in, even when nothing has to be evicted.
 LONG = 256 * 1024
 
+#: A head read without the lock can be half of an old and half of a new one: look again, this often.
+_PEEKS = 4
 
 #: The generation of a store that no index has taken anything in from.
 FIRST_GENERATION = 1
@@ -129,18 +131,18 @@ class Ledger:
         """
         if not self._mutex.acquire(timeout=wait):
             return False
+        ready = False
         try:
             if self._locked(wait):
                 self._load()
-                return True
-        except BaseException:
-            self._unlock()
-            self._mutex.release()
-            raise
-        self._mutex.release()
-        return False
+                ready = True
+        finally:
+            if not ready:
+                self.release()
+        return ready
 
     def release(self) -> None:
+        """Never fails: whatever the disk does, the next one gets its turn."""
         try:
             self._unlock()
         finally:
@@ -151,12 +153,15 @@ class Ledger:
         try:
             fd = files.open(self._path, files.READ)
             try:
-                head = _unpack_head(files.pread(fd, _HEAD_SIZE, 0))
+                for _ in range(_PEEKS):
+                    head = _unpack_head(files.pread(fd, _HEAD_SIZE, 0))
+                    if head is not None:
+                        return (head[3], head[2]) if not head[0] & _UNKNOWN else None
             finally:
                 files.close(fd)
         except OSError:
-            return None
-        return (head[3], head[2]) if head is not None and not head[0] & _UNKNOWN else None
+            pass  # as good as unknown
+        return None
 
     def append(self, body: bytes) -> None:
         self._pending.append(body)
@@ -172,17 +177,17 @@ class Ledger:
                 piece for body in self._pending for piece in (_RECORD.pack(len(body), xxh3_64_intdigest(body)), body)
             )
             self._pending.clear()
-            files.pwrite(self._fd, data, self.tail)
+            self._write(data, self.tail)
             self.tail += len(data)
         self._save_head()
 
     def records(self) -> Iterator[Put | bytes]:
         """What was recorded since the index last took it in: a ``Put``, or the digest of what is gone.
 
-        Stops at the first record that does not check: after a power cut there may
-        be nothing sensible behind it.
+        Stops at the first record that does not check, and the ledger is *unknown*
+        then: after a power cut there may be nothing sensible behind it.
         """
-        data = files.pread(self._fd, self.tail - _FIRST, _FIRST)
+        data = files.read_at(self._fd, self.tail - _FIRST, _FIRST)
         at = 0
         while at + _RECORD.size <= len(data):
             length, check = _RECORD.unpack_from(data, at)
@@ -196,12 +201,25 @@ class Ledger:
             except (struct.error, IndexError):
                 self.unknown = True
                 return
+        if at != self.tail - _FIRST:
+            self.unknown = True  # cut short, between two records or inside one
 
     def taken(self) -> None:
         """The index holds all records and this generation: begin a new one, empty."""
         self.tail = _FIRST
         self.generation += 1
         self._save_head()
+
+    def start_over(self) -> None:
+        """Nothing here can be relied on: drop the records, and say so until a walk has counted."""
+        self.tail, self.unknown = _FIRST, True
+        self._save_head()
+
+    def restart(self, entries: int, total: int) -> None:
+        """A walk has counted, and there is no index: whatever was recorded is in the count."""
+        self.tail = _FIRST
+        self.generation += 1
+        self.recount(entries, total)
 
     def recount(self, entries: int, total: int) -> None:
         """A walk has counted."""
@@ -249,12 +267,15 @@ class Ledger:
     def _unlock(self) -> None:
         self._pending.clear()
         if self._fd >= 0:
-            files.flock(self._fd, files.LOCK_UN)
+            try:
+                files.flock(self._fd, files.LOCK_UN)
+            except OSError:
+                self._close()  # which unlocks as well
 
     def _close(self) -> None:
         if self._fd >= 0:
-            files.close(self._fd)
-            self._fd = -1
+            fd, self._fd = self._fd, -1
+            files.close_quietly(fd)
 
     def _load(self) -> None:
         head = _unpack_head(files.pread(self._fd, _HEAD_SIZE, 0))
@@ -269,7 +290,14 @@ class Ledger:
     def _save_head(self) -> None:
         flags = _UNKNOWN if self.unknown else 0
         body = _HEAD.pack(_MAGIC, _VERSION, flags, self.generation, self.bytes, self.entries, self.tail)
-        files.pwrite(self._fd, body + _HEAD_CHECK.pack(xxh3_64_intdigest(body)), 0)
+        self._write(body + _HEAD_CHECK.pack(xxh3_64_intdigest(body)), 0)
+
+    def _write(self, data: bytes, at: int) -> None:
+        """All of it: a disk that fills up takes a part first, without an error."""
+        while data:
+            done = files.pwrite(self._fd, data, at)
+            data = data[done:]
+            at += done
 
 
 def _unpack_head(head: bytes) -> tuple[int, int, int, int, int] | None:

@@ -138,20 +138,25 @@ class LocalStore:
     def _write_format(self) -> None:
         for name in ("entries", "blobs", "tmp", "flights"):
             files.makedirs(f"{self.root}/{name}")
+        text = b"hotstart store %d\n" % STORE_VERSION
         path = f"{self.root}/tmp/{files.unique_name()}"
         fd = files.open(path, files.CREATE, files.PRIVATE_FILE)
         try:
-            files.write_all(fd, [b"hotstart store %d\n" % STORE_VERSION], len(b"hotstart store %d\n" % STORE_VERSION))
-        finally:
-            files.close(fd)
-        files.rename(path, f"{self.root}/format")
+            try:
+                files.write_all(fd, [text], len(text))
+            finally:
+                files.close(fd)
+            files.rename(path, f"{self.root}/format")
+        except BaseException:
+            remove(path)
+            raise
 
     def path(self, digest: str) -> str:
         return f"{self._entries}{digest[:2]}/{digest[2:]}"
 
     # -- reading ---------------------------------------------------------------
 
-    def read(self, digest: str) -> Entry | None:
+    def read(self, digest: str, again: int = _RETRIES) -> Entry | None:
         """The entry, whole and checked, or None. Never raises.
 
         The hot path: helpers are spelled out here where a call would cost more than its work.
@@ -174,11 +179,18 @@ class LocalStore:
                     # With explicit nanoseconds: the kernel's own "now" ticks in milliseconds, and
                     # entries read within one tick would have no order.
                     now = time_ns()
-                    files.utime(fd, ns=(now, now))
+                    try:
+                        files.utime(fd, ns=(now, now))
+                    except OSError as error:  # read-only since we opened it: the entry is good all the same
+                        self.counters.error("touch", error)
             except DamagedError as error:
                 # While the descriptor is open no other file can have its identity.
-                self.found_damaged(digest, files.fstat(fd), str(error))
-                return None
+                identity = files.fstat(fd)
+                if self.holds(digest, identity):
+                    self.found_damaged(digest, identity, str(error))
+                    return None
+                # Evicted or replaced while we read it, and its blobs with it: what is there now counts.
+                entry = None
             finally:
                 files.close(fd)
         except OtherVersionError:
@@ -187,6 +199,8 @@ class LocalStore:
         except (OSError, MemoryError) as error:
             self.counters.error("read", error if isinstance(error, OSError) else OSError(ENOMEM, "no memory"))
             return None
+        if entry is None:
+            return self.read(digest, again - 1) if again else None
         if self.ttl_ns and time_ns() - entry.created > self.ttl_ns:
             self.counters.add("expired")
             return None
@@ -195,14 +209,22 @@ class LocalStore:
             self.saved += entry.cost
         return entry
 
+    def holds(self, digest: str, identity: os.stat_result) -> bool:
+        """Whether the entry's name still means this very file."""
+        try:
+            info = files.stat(self.path(digest), follow_symlinks=False)
+        except OSError:
+            return False
+        return (info.st_dev, info.st_ino) == (identity.st_dev, identity.st_ino)
+
     def _attach_blobs(self, entry: Entry, blobs: dict[str, tuple[str, int]]) -> None:
-        """Raises DamagedError when one is missing or damaged: then the entry is."""
+        """Raises DamagedError when one is missing or damaged: then the entry is. OSError passes through."""
         contents = {}
         for name, (address, size) in blobs.items():
             content, damaged = self.blobs.fetch(address)
             if content is None or len(content) != size:
                 if damaged is not None:
-                    self._set_aside_blob(address, damaged)
+                    self.set_aside_blob(address, damaged)
                 raise DamagedError(f"its artifact {name!r} is missing or damaged")
             contents[name] = content
         attach(entry, contents)
@@ -222,6 +244,8 @@ class LocalStore:
         if self.unreadable:
             return 0, 0
         known = self.ledger.peek()
+        if known is None and self.upkeep.is_empty():
+            return 0, 0
         if known is None:
             if self.unwritable or not self.upkeep.rebuild():
                 return self.upkeep.count()
@@ -247,7 +271,8 @@ class LocalStore:
             if sum(map(len, draft.artifacts.values())) > self.max_size:
                 self.counters.add("refused.oversize")
                 return False
-            staged = [self.blobs.stage(draft.artifacts[name]) for name in draft.large]
+            for name in draft.large:
+                staged.append(self.blobs.stage(draft.artifacts[name]))  # noqa: PERF401  # for the clean-up below
             addresses = {name: blob.address for name, blob in zip(draft.large, staged, strict=True)}
             pieces, size = draft.pieces(addresses)
             whole = size + sum({blob.address: blob.size for blob in staged}.values())
@@ -306,12 +331,12 @@ class LocalStore:
             if not self.acquire():
                 return False
             try:
-                need, new = self._need(put, path, staged)
-                while admitted := self.upkeep.admit(need - new * self.allowance):
+                replaced, blobs = self._changes(path, staged)
+                while admitted := self.upkeep.admit(need := self._need(put, replaced, blobs)):
                     # Making room may have removed the very entry we replace, or a blob we count on.
-                    before = need
-                    need, new = self._need(put, path, staged)
-                    if need == before:
+                    before = replaced, blobs
+                    replaced, blobs = self._changes(path, staged)
+                    if (replaced, blobs) == before:
                         break
                 if admitted is False:
                     return False
@@ -321,11 +346,11 @@ class LocalStore:
                     n for n, blob in enumerate(staged) if not blob.temporary and not self.blobs.exists(blob.address)
                 ]
                 if admitted and not gone:
-                    self._record_and_rename(put, need, new, path, temporary, staged)
+                    self._record_and_rename(put, replaced, blobs, path, temporary, staged)
                     return True
             finally:
                 self.ledger.release()
-            if admitted is None and not self.upkeep.rebuild(need - new * self.allowance):
+            if admitted is None and not self.upkeep.rebuild(need):
                 self.counters.add("refused.rebuilding")
                 return False
             for number in gone:
@@ -333,19 +358,26 @@ class LocalStore:
         self.counters.add("refused.contended")
         return False
 
-    def _need(self, put: Put, path: str, staged: list[Staged]) -> tuple[int, bool]:
-        """How many bytes more the store will hold, and whether the entry is a new one."""
-        replaced = files.stat(path).st_size if files.access(path, os.F_OK) else -1
-        blobs = {blob.address: blob.size for blob in staged if not self.blobs.exists(blob.address)}
-        return put.size - max(replaced, 0) + sum(blobs.values()), replaced < 0
+    def _changes(self, path: str, staged: list[Staged]) -> tuple[int, dict[str, int]]:
+        """The size of the file that is replaced, -1 for none, and the blobs that are new, with theirs."""
+        try:
+            replaced = files.stat(path, follow_symlinks=False).st_size
+        except FileNotFoundError:
+            replaced = -1
+        return replaced, {blob.address: blob.size for blob in staged if not self.blobs.exists(blob.address)}
+
+    def _need(self, put: Put, replaced: int, blobs: dict[str, int]) -> int:
+        """How many bytes more will count against the cap."""
+        return put.size - max(replaced, 0) + sum(blobs.values()) - (replaced < 0) * self.allowance
 
     def _record_and_rename(
-        self, put: Put, need: int, new: bool, path: str, temporary: str, staged: list[Staged]
+        self, put: Put, replaced: int, blobs: dict[str, int], path: str, temporary: str, staged: list[Staged]
     ) -> None:
         ledger = self.ledger
         ledger.append(put.pack())
-        ledger.bytes += need
-        ledger.entries += new
+        # What is replaced is taken off when it is gone: killed before that, the total is too high, never too low.
+        ledger.bytes += put.size + sum(blobs.values())
+        ledger.entries += replaced < 0
         ledger.save()
         try:
             for blob in staged:
@@ -355,18 +387,22 @@ class LocalStore:
             except FileNotFoundError:
                 files.makedirs(os.path.dirname(path))
                 files.rename(temporary, path)
-            if self.durable:
-                files.sync_directory(os.path.dirname(path))
         except OSError:
             # Take the record back. Blobs that have their names stay counted, and are collected as loose.
-            if new:
+            named = {blob.address for blob in staged if blob.temporary is None}
+            ledger.bytes -= put.size + sum(size for address, size in blobs.items() if address not in named)
+            if replaced < 0:
                 ledger.forget(put.digest)
                 ledger.entries -= 1
-                ledger.bytes -= put.size
             else:
                 ledger.unknown = True  # the old entry is still there, under the new one's record
             ledger.save()
             raise
+        if replaced > 0:
+            ledger.bytes -= replaced
+            ledger.save()
+        if self.durable:
+            files.sync_directory(os.path.dirname(path))
 
     # -- removing --------------------------------------------------------------
 
@@ -374,18 +410,20 @@ class LocalStore:
         """Whether it was there and is gone."""
         if self.unwritable or not self.contains(digest) or not self.acquire():
             return False
+        gone = False
         try:
             path = self.path(digest)
-            size = files.stat(path).st_size
+            size = files.stat(path, follow_symlinks=False).st_size
             files.unlink(path)
+            gone = True
             self._strike(digest, size)
+        except FileNotFoundError:
+            pass  # another process was faster
         except OSError as error:
-            if not isinstance(error, FileNotFoundError):
-                self.counters.error("delete", error)
-            return False
+            self.counters.error("delete", error)
         finally:
             self.ledger.release()
-        return True
+        return gone
 
     def _strike(self, digest: str, size: int) -> None:
         """An entry's file is gone: say so in the ledger, whose lock is held."""
@@ -408,19 +446,8 @@ class LocalStore:
         finally:
             self.ledger.release()
 
-    def verify_blobs(self) -> list[str]:
-        """Addresses of blobs whose content is not what they are named after; moved aside if that may be done."""
-        wrong = []
-        for address in self.blobs:
-            if not self.blobs.is_sound(address):
-                wrong.append(address)
-                info = self.blobs.status(address)
-                self.counters.add("corrupt")
-                if info is not None:
-                    self._set_aside_blob(address, info)
-        return wrong
-
-    def _set_aside_blob(self, address: str, identity: os.stat_result) -> None:
+    def set_aside_blob(self, address: str, identity: os.stat_result) -> None:
+        """Move a damaged blob to quarantine; the entries that refer to it are damaged then."""
         if self.unwritable or not self.acquire():
             return
         try:

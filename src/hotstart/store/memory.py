@@ -43,7 +43,7 @@ class Memory:
         if type(max_entries) is not int or max_entries < 0:
             raise UsageError(f"max_entries is a count, 0 turns the memory tier off; not {max_entries!r}")
         self.max_entries = max_entries
-        # key → [value, size, last use, last use that was told, seconds a hit saves]
+        # key → [value, size, last use, last use that was told, seconds a hit saves, when it expires or 0]
         self._slots: OrderedDict[str, list[Any]] = OrderedDict()
         self._bytes = 0
         self._told = told
@@ -58,6 +58,9 @@ class Memory:
             slot = self._slots.get(key)
             if slot is None:
                 return default
+            if slot[5] and now > slot[5]:
+                self._drop(key)
+                return default
             self._slots.move_to_end(key)
             self.hits += 1
             self.saved += slot[4]
@@ -69,15 +72,20 @@ class Memory:
             self._told(key, now)
         return slot[0]
 
-    def put(self, key: str, value: Any, size: int, saves: float = 0.0) -> bool:
-        """Keep ``value``; False when it is larger than the whole tier (nothing is evicted for it)."""
+    def put(self, key: str, value: Any, size: int, saves: float = 0.0, expires: int = 0) -> bool:
+        """Keep ``value``, until ``expires`` (in nanoseconds) unless that is 0.
+
+        False when it is larger than the whole tier: nothing is evicted for it but what
+        it replaces, which must not be served any more.
+        """
         if size > self.max_bytes or not self.max_entries or not self.max_bytes:
+            self.delete(key)
             return False
         now = time_ns()
         late = []
         with self._lock:
             self._drop(key)
-            self._slots[key] = [value, size, now, now, saves]
+            self._slots[key] = [value, size, now, now, saves, expires]
             self._bytes += size
             while self._bytes > self.max_bytes or len(self._slots) > self.max_entries:
                 oldest, slot = self._slots.popitem(last=False)

@@ -7,9 +7,11 @@ so that other processes go on meanwhile.
 
 from __future__ import annotations
 
+from errno import EISDIR, ELOOP, ENXIO
+
 from ..log import say
 from . import files
-from .content import remove
+from .content import digest_named, remove
 from .entry import DamagedError, Summary
 from .eviction import LOW_WATERMARK, Evicted, Room
 from .index import Index, IndexGoneError
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .local import LocalStore
+
+#: What opening says of a name that is no regular file: a link, a socket. It can never become an entry again.
+_NO_FILE = (ELOOP, EISDIR, ENXIO)
 
 #: Connections of a parent process. Closing one in a child could roll back a
 #: transaction the parent is in the middle of, so they are kept, unused, for ever.
@@ -44,7 +49,7 @@ class Upkeep:
     def admit(self, need: int) -> bool | None:
         """Room for ``need`` more bytes, evicting if it must. None: the store has to be counted first."""
         ledger, cap = self.ledger, self.store.max_size
-        if ledger.unknown and self._is_empty():
+        if ledger.unknown and self.is_empty():
             ledger.begin()
         fits = self._held() + need <= cap and not ledger.unknown
         if fits and ledger.tail < LONG:
@@ -83,6 +88,8 @@ class Upkeep:
         try:
             index.begin()
             interrupted = index.generation == ledger.generation
+            if not interrupted and index.generation != ledger.generation - 1:
+                raise IndexGoneError("it belongs to another state of the store")
             index.apply(ledger.records(), index.inflation)
             if ledger.unknown:
                 raise IndexGoneError("the ledger is damaged")
@@ -98,6 +105,13 @@ class Upkeep:
             index.commit()
         except IndexGoneError:
             self.drop_index()
+            raise
+        except (TypeError, ValueError, OverflowError) as error:
+            # SQLite has no checksums: a damaged page may pass for sound and hold what no index would.
+            self.drop_index()
+            raise IndexGoneError(str(error)) from error
+        except BaseException:
+            self._forget_index()  # and with it the transaction, which would lock others out
             raise
         ledger.taken()
         if evicted.entries:
@@ -120,27 +134,31 @@ class Upkeep:
 
     def _last_use(self, digest: bytes) -> int | None:
         try:
-            return files.stat(self.store.path(digest.hex())).st_mtime_ns
-        except OSError:
+            return files.stat(self.store.path(digest.hex()), follow_symlinks=False).st_mtime_ns
+        except FileNotFoundError:
             return None
+        except OSError as error:
+            self.counters.error("evict", error)
+            return 0  # there, as far as anybody knows
 
-    def _unlink(self, digest: bytes) -> bool:
-        return self._gone(self.store.path(digest.hex()))
+    def _unlink(self, digest: bytes) -> bool | None:
+        return self._removed(self.store.path(digest.hex()))
 
-    def _unlink_blob(self, address: bytes) -> bool:
-        return self._gone(self.store.blobs.path(address.hex()))
+    def _unlink_blob(self, address: bytes) -> bool | None:
+        return self._removed(self.store.blobs.path(address.hex()))
 
-    def _gone(self, path: str) -> bool:
+    def _removed(self, path: str) -> bool | None:
+        """True: removed. None: it was not there. False: it could not be removed."""
         try:
             files.unlink(path)
         except FileNotFoundError:
-            return False
+            return None
         except OSError as error:
             self.counters.error("evict", error)
             return False
         return True
 
-    def _is_empty(self) -> bool:
+    def is_empty(self) -> bool:
         """No entry and no blob: then nothing has to be counted."""
         root = self.store.root
         try:
@@ -192,26 +210,8 @@ class Upkeep:
             return False
         fresh = f"{self.store.root}/tmp/{files.unique_name()}"
         try:
-            index = self._index_from_files(fresh)
-            if not self.store.acquire():
-                index.close()
-                return False
-            try:
-                index.begin()
-                # What was recorded while we walked, in order, on top of what we saw.
-                index.apply(self.ledger.records(), index.inflation)
-                index.generation = self.ledger.generation
-                index.commit()
-                index.close()
-                self._forget_index()
-                remove(self._path + "-journal")
-                files.rename(fresh, self._path)
-                index = self._open_index()
-                entries, total = index.totals()
-                self.ledger.recount(entries, total)
-                self.ledger.taken()
-            finally:
-                self.ledger.release()
+            generation = self._begin_rebuild()
+            return generation is not None and self._rebuild_from(generation, fresh)
         except IndexGoneError as error:
             say("warning", f"{self.store.root}: no index: {error}", once="no index")
             return self._evict_by_walking(need)
@@ -220,7 +220,51 @@ class Upkeep:
             return False
         finally:
             remove(fresh)
-            files.close(lock)
+            remove(fresh + "-journal")
+            files.close_quietly(lock)
+
+    def _begin_rebuild(self) -> int | None:
+        """The generation that a walk from now on completes; None when it is not our turn.
+
+        Records behind a damaged one would be lost to the new index, with entries that
+        nobody accounts for: a ledger that does not read to its end starts over.
+        """
+        if not self.store.acquire():
+            return None
+        try:
+            for _ in self.ledger.records():
+                pass
+            if self.ledger.unknown:
+                self.ledger.start_over()
+            return self.ledger.generation
+        finally:
+            self.ledger.release()
+
+    def _rebuild_from(self, generation: int, fresh: str) -> bool:
+        index = Index(fresh, create=True)
+        try:
+            self._index_files(index)
+            if not self.store.acquire():
+                return False
+            try:
+                if self.ledger.generation != generation:
+                    return True  # cleared, and an index begun anew, while we walked
+                index.begin()
+                # What was recorded while we walked, in order, on top of what we saw.
+                index.apply(self.ledger.records(), index.inflation)
+                index.generation = generation
+                entries, total = index.totals()
+                index.commit()
+                index.close()
+                self._forget_index()
+                remove(self._path + "-journal")
+                files.rename(fresh, self._path)
+                self.ledger.recount(entries, total)
+                self.ledger.taken()
+            finally:
+                self.ledger.release()
+        finally:
+            index.close()
         self.counters.add("index_rebuilt")
         return True
 
@@ -233,39 +277,46 @@ class Upkeep:
         try:
             files.flock(fd, files.LOCK_EX | files.LOCK_NB)
         except OSError:
-            files.close(fd)
+            files.close_quietly(fd)
             return -1
         return fd
 
-    def _index_from_files(self, path: str) -> Index:
-        index = Index(path, create=True)
+    def _index_files(self, index: Index) -> None:
         index.begin()
-        for address, file in files.walk(self.store.blobs.root, 2):
-            size = _size(file)
-            if len(address) == 64 and size is not None:
-                index.add_blob(bytes.fromhex(address), size)
-        for digest, file in files.walk(f"{self.store.root}/entries", 1):
+        for address, file in files.walk(self.store.blobs.root, 2, strict=True):
+            name, size = digest_named(address), _size(file)
+            if name is not None and size is not None:
+                index.add_blob(name, size)
+        for digest, file in files.walk(f"{self.store.root}/entries", 1, strict=True):
             put = self.describe(digest, file)
             if put is not None:
                 index.apply([put], 0.0)
         index.commit()
-        return index
 
     def describe(self, digest: str, path: str) -> Put | None:
         """What the index should know of a file, from its description alone; None for what is no entry of ours.
 
-        Not checked: a damaged entry is found when it is read. Its size counts whatever it holds.
+        Artifacts are not read: damage to them is found by whoever does. The size of a
+        damaged entry counts whatever it holds. OSError passes through: an entry that
+        cannot be read now would lose its blobs if it were taken for one without.
         """
-        size = _size(path)
-        if size is None or len(digest) != 64:
+        name = digest_named(digest)
+        size = _size(path) if name is not None else None
+        if name is None or size is None:
             return None
         try:
             found, used = self._summary(path)
-            kind, name = str(found.described("kind")), str(found.described("name"))
-        except (DamagedError, OSError):
-            return Put(bytes.fromhex(digest), size, 0, 0, 0.0, "", "", [])
+            kind, called = str(found.described("kind")), str(found.described("name"))
+        except FileNotFoundError:
+            return None
+        except DamagedError:
+            return Put(name, size, 0, 0, 0.0, "", "", [])
+        except OSError as error:
+            if error.errno in _NO_FILE:
+                return Put(name, size, 0, 0, 0.0, "", "", [])
+            raise
         blobs = [(bytes.fromhex(address), self._blob_size(address)) for address, _ in found.blobs.values()]
-        return Put(bytes.fromhex(digest), size, used, found.created, found.cost, kind, name, blobs)
+        return Put(name, size, used, found.created, found.cost, kind, called, blobs)
 
     def fields(self, digest: str) -> dict[str, bytes] | None:
         """The fields of an entry's key; None when they cannot be had."""
@@ -282,7 +333,7 @@ class Upkeep:
         try:
             return Summary(fd), files.fstat(fd).st_mtime_ns
         finally:
-            files.close(fd)
+            files.close_quietly(fd)
 
     def _blob_size(self, address: str) -> int:
         return _size(self.store.blobs.path(address)) or 0
@@ -295,33 +346,35 @@ class Upkeep:
         if not self.store.acquire():
             return False
         try:
-            found = []
-            kept: set[str] = set()
-            total = 0
-            for digest, path in files.walk(f"{self.store.root}/entries", 1):
-                put = self.describe(digest, path)
-                if put is not None:
-                    total += put.size
-                    found.append((put.used, path, put))
-            blobs = {address: _size(path) or 0 for address, path in files.walk(self.store.blobs.root, 2)}
-            total += sum(blobs.values())
-            found.sort(key=lambda item: item[0])
-            floor = self._floor(need)
-            pinned = self.pinned()
-            entries = len(found)
-            for _, path, put in found:
-                if total - entries * self.store.allowance > floor and put.digest not in pinned and self._gone(path):
-                    total -= put.size
-                    entries -= 1
-                    self.counters.add("evicted")
-                else:
-                    kept.update(address.hex() for address, _ in put.blobs)
-            for address, size in blobs.items():
-                if address not in kept and self._unlink_blob(bytes.fromhex(address)):
+            puts = [self.describe(*found) for found in files.walk(f"{self.store.root}/entries", 1, strict=True)]
+            entries = sorted((put for put in puts if put is not None), key=lambda put: put.used)
+            blobs = {
+                name: _size(path) or 0
+                for address, path in files.walk(self.store.blobs.root, 2, strict=True)
+                if (name := digest_named(address)) is not None
+            }
+            users = dict.fromkeys(blobs, 0)
+            for put in entries:
+                for blob in {address for address, _ in put.blobs if address in blobs}:
+                    users[blob] += 1
+            held, total = len(entries), sum(put.size for put in entries) + sum(blobs.values())
+            floor, pinned = self._floor(need), self.pinned()
+            for blob, size in blobs.items():
+                if not users[blob] and self._unlink_blob(blob) is not False:
                     total -= size
-            self.ledger.generation += 1
-            self.ledger.tail = 64
-            self.ledger.recount(entries, total)
+            for put in entries:
+                if total - held * self.store.allowance <= floor:
+                    break
+                if put.digest in pinned or self._unlink(put.digest) is False:
+                    continue
+                held, total = held - 1, total - put.size
+                self.counters.add("evicted")
+                for blob in {address for address, _ in put.blobs if address in blobs}:
+                    users[blob] -= 1
+                    if not users[blob] and self._unlink_blob(blob) is not False:
+                        total -= blobs[blob]
+            self.drop_index()
+            self.ledger.restart(held, total)
         except OSError as error:
             self.counters.error("rebuild", error)
             return False
@@ -331,8 +384,12 @@ class Upkeep:
 
     def count(self) -> tuple[int, int]:
         """(entries, bytes) by walking, for a store that cannot be written."""
-        sizes = [_size(path) or 0 for _, path in files.walk(f"{self.store.root}/entries", 1)]
-        blobs = sum(_size(path) or 0 for _, path in files.walk(self.store.blobs.root, 2))
+        try:
+            sizes = [_size(path) or 0 for _, path in files.walk(f"{self.store.root}/entries", 1)]
+            blobs = sum(_size(path) or 0 for _, path in files.walk(self.store.blobs.root, 2))
+        except OSError as error:
+            self.counters.error("count", error)
+            return 0, 0
         return len(sizes), sum(sizes) + blobs
 
     # -- pins ------------------------------------------------------------------
@@ -355,11 +412,12 @@ class Upkeep:
         return True
 
     def pinned(self) -> set[bytes]:
+        """OSError passes through: whoever cannot read the pins must not evict."""
         try:
             names = files.listdir(f"{self.store.root}/pins")
-        except OSError:
+        except FileNotFoundError:
             return set()
-        return {bytes.fromhex(name) for name in names if len(name) == 64}
+        return {digest for name in names if (digest := digest_named(name)) is not None}
 
     def close(self) -> None:
         self._forget_index()
@@ -380,7 +438,8 @@ def _identity(path: str) -> tuple[int, int]:
 
 
 def _size(path: str) -> int | None:
+    """None when there is no such file. OSError passes through: what cannot be counted must not count as nothing."""
     try:
         return files.stat(path, follow_symlinks=False).st_size
-    except OSError:
+    except FileNotFoundError:
         return None

@@ -1,0 +1,129 @@
+"""What the tests share: children by fork, a scale for the heavy ones, and an end to whatever hangs."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+# So that a failing ``assert`` in these shows its values, as it would in a test file.
+pytest.register_assert_rewrite("hotstart.testing.conformance", "hotstart.testing.machine")
+
+#: Far above what any of these tests needs; nothing is concluded from how long a test took.
+HANG = 240
+
+
+class Child:
+    """A forked process that runs one function; its return value (as JSON) is its result."""
+
+    def __init__(self, function: Callable[..., Any], *args: Any) -> None:
+        self._reader, writer = os.pipe()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(self._reader)
+            self._run(writer, function, args)
+        os.close(writer)
+        self._status: int | None = None
+
+    def _run(self, writer: int, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        """In the child; never returns, so that no test runner continues twice."""
+        try:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            answer = json.dumps({"value": function(*args)})
+        except BaseException:
+            answer = json.dumps({"error": traceback.format_exc()})
+        try:
+            data = answer.encode()
+            while data:
+                data = data[os.write(writer, data) :]
+        finally:
+            os._exit(0)
+
+    def result(self, within: float = HANG / 2) -> Any:
+        """What the function returned. Fails the test if it raised, was killed, or is not done in time."""
+        data = b""
+        deadline = time.monotonic() + within
+        while True:
+            ready, _, _ = select.select([self._reader], [], [], max(0.0, deadline - time.monotonic()))
+            if not ready:
+                self.kill()
+                pytest.fail(f"a child process hangs (over {within:.0f} s)")
+            piece = os.read(self._reader, 1 << 16)
+            if not piece:
+                break
+            data += piece
+        self.wait()
+        if not data:
+            pytest.fail(f"a child process died: status {self._status}")
+        answer = json.loads(data)
+        if "error" in answer:
+            pytest.fail(f"in a child process:\n{answer['error']}")
+        return answer["value"]
+
+    def send(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        if self._status is None:
+            self.send(signal.SIGKILL)
+            self.wait()
+
+    def wait(self) -> int:
+        """The wait status, once it has ended."""
+        if self._status is None:
+            self._status = os.waitpid(self.pid, 0)[1]
+        return self._status
+
+    def close(self) -> None:
+        self.kill()
+        os.close(self._reader)
+
+
+@pytest.fixture
+def fork() -> Iterator[Callable[..., Child]]:
+    """``fork(function, *args)`` runs it in a child; whatever still lives at the end of the test is killed."""
+    children: list[Child] = []
+
+    def start(function: Callable[..., Any], *args: Any) -> Child:
+        child = Child(function, *args)
+        children.append(child)
+        return child
+
+    yield start
+    for child in children:
+        child.close()
+
+
+@pytest.fixture(scope="session")
+def scale() -> int:
+    """Multiplies the repetitions of the heavy tests: HOTSTART_TEST_SCALE, 1 by default."""
+    return max(1, int(os.environ.get("HOTSTART_TEST_SCALE", "1")))
+
+
+@pytest.fixture
+def hang_guard(scale: int) -> Iterator[None]:
+    """Ends a test that hangs, with a trace of where it does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals reach the main thread only
+        return
+
+    def expired(_number: int, _frame: object) -> None:
+        raise TimeoutError(f"the test hangs (over {HANG * scale} s)")
+
+    before = signal.signal(signal.SIGALRM, expired)
+    signal.alarm(HANG * scale)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)

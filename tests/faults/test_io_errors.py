@@ -1,0 +1,390 @@
+"""ENOSPC, EROFS, EACCES and EIO at every I/O call in turn, of every operation.
+
+Protects contract 2 (never in the way) and what must hold after any error: right
+bytes, nothing lost that was promised, accounts that are never too low, and a store
+that goes on as soon as the disk does.
+"""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from hotstart import Cache, Key
+from hotstart.store.ledger import Ledger
+from hotstart.testing import FailingIO, audit, open_descriptors
+
+if TYPE_CHECKING:
+    from tests.faults.conftest import Cell
+
+ERRORS = (errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EIO)
+WRITES = ("write", "writev", "pwrite")
+
+#: Entries the store holds before the fault. The last is pinned.
+HELD = 8
+PINNED = HELD - 1
+ABSENT, BLOBBY, SHARING, LATER = 100, 101, 102, 200
+
+#: Of a longer operation a spread of calls is made to fail, so many times the scale.
+MOST_POINTS = 150
+
+#: Short operations are repeated on one store until each cell has so many runs.
+REPEATS = 200
+
+
+def key(n: int) -> Key:
+    return Key("fault", n=n)
+
+
+def content(n: int) -> dict[str, bytes]:
+    """Small alone, several with an empty one, or with two blobs of which one is shared by many entries."""
+    if n == SHARING or n % 3 == 2:
+        return {"small": b"s%d" % n * 20, "own": b"%04d" % n * 1500, "shared": b"shared" * 1000}
+    if n == BLOBBY or n % 3 == 1:
+        return {"a": b"a%d" % n * 50, "empty": b"", "b": b"b" * 900, **({"new": b"n" * 6000} if n == BLOBBY else {})}
+    return {"only": b"o%d" % n * 100}
+
+
+class Trial:
+    """One run: a copy of the store, a fault, and what is promised after it."""
+
+    def __init__(self, root: Path, cap: int) -> None:
+        self.root = root
+        self.cap = cap
+        #: Entries that must be there afterwards, and entries that may be.
+        self.promised = set(range(HELD))
+        self.possible = set(range(HELD))
+        self.answers: list[tuple[int, object]] = []
+
+    def open(self) -> Cache:
+        return Cache(self.root, max_size=self.cap, memory=0, policy="lru")
+
+    def put(self, cache: Cache, n: int) -> None:
+        self.possible.add(n)
+        if cache.put(key(n), content(n)):
+            self.promised.add(n)
+
+    def get(self, cache: Cache, n: int) -> None:
+        self.answers.append((n, cache.get(key(n))))
+
+
+def get_inline(cache: Cache, trial: Trial) -> None:
+    trial.get(cache, 0)
+
+
+def get_blobs(cache: Cache, trial: Trial) -> None:
+    trial.get(cache, 2)
+
+
+def get_absent(cache: Cache, trial: Trial) -> None:
+    trial.get(cache, ABSENT)
+
+
+def get_damaged(cache: Cache, trial: Trial) -> None:
+    trial.get(cache, 1)
+    trial.promised.discard(1)
+
+
+def get_damaged_blob(cache: Cache, trial: Trial) -> None:
+    trial.get(cache, 5)
+    trial.promised.discard(5)
+
+
+def put_new(cache: Cache, trial: Trial) -> None:
+    trial.put(cache, ABSENT)
+
+
+def put_blobs(cache: Cache, trial: Trial) -> None:
+    trial.put(cache, SHARING)
+    trial.put(cache, BLOBBY)
+
+
+def put_again(cache: Cache, trial: Trial) -> None:
+    """Over an entry that is there: whatever happens, one of the two is."""
+    trial.put(cache, 0)
+    trial.put(cache, 2)
+
+
+def put_evicting(cache: Cache, trial: Trial) -> None:
+    trial.promised = {PINNED}
+    for n in (ABSENT, SHARING, BLOBBY):
+        trial.possible.add(n)
+        cache.put(key(n), content(n))
+
+
+def get_or_compile(cache: Cache, trial: Trial) -> None:
+    for n in (3, ABSENT, SHARING):
+        entry = cache.get_or_compile(key(n), lambda n=n: content(n))  # type: ignore[misc]
+        trial.possible.add(n)
+        trial.answers.append((n, entry))
+        if entry is None or dict(entry.items()) != content(n):
+            raise AssertionError("get_or_compile did not return what was compiled")
+
+
+def delete(cache: Cache, trial: Trial) -> None:
+    for n in (0, 2):
+        trial.promised.discard(n)
+        cache.delete(key(n))
+
+
+def clear(cache: Cache, trial: Trial) -> None:
+    trial.promised.clear()
+    cache.clear()
+
+
+def rebuild(cache: Cache, trial: Trial) -> None:
+    len(cache)
+
+
+def put_rebuilding(cache: Cache, trial: Trial) -> None:
+    put_evicting(cache, trial)
+
+
+def collect(cache: Cache, trial: Trial) -> None:
+    cache.gc()
+
+
+def collect_to_size(cache: Cache, trial: Trial) -> None:
+    trial.promised = {PINNED}
+    cache.gc(max_size=trial.cap // 2)
+
+
+def verify(cache: Cache, trial: Trial) -> None:
+    trial.promised -= {1, 5}
+    report = cache.verify()
+    for digest in report["ok"]:
+        assert digest != key(1).digest, "verify calls a damaged entry sound"
+
+
+def look_after(cache: Cache, trial: Trial) -> None:
+    """The rest of the face: none of it raises either."""
+    cache.pin(key(0))
+    cache.unpin(key(0))
+    _ = key(0) in cache, key(ABSENT) in cache
+    str(cache.explain(key(ABSENT)))
+    cache.stats()
+    cache.close()
+
+
+def open_store(_cache: Cache, trial: Trial) -> None:
+    with trial.open() as cache:
+        trial.get(cache, 0)
+        trial.put(cache, ABSENT)
+
+
+OPERATIONS: dict[str, Callable[[Cache, Trial], None]] = {
+    "get": get_inline,
+    "get with blobs": get_blobs,
+    "get, absent": get_absent,
+    "get, damaged": get_damaged,
+    "get, damaged blob": get_damaged_blob,
+    "put": put_new,
+    "put with blobs": put_blobs,
+    "put again": put_again,
+    "put, evicting": put_evicting,
+    "put, rebuilding": put_rebuilding,
+    "get_or_compile": get_or_compile,
+    "delete": delete,
+    "clear": clear,
+    "rebuild": rebuild,
+    "gc": collect,
+    "gc to a size": collect_to_size,
+    "verify": verify,
+    "pin, explain, stats": look_after,
+    "open": open_store,
+}
+
+
+@pytest.fixture
+def stores(
+    tmp_path: Path, small_blobs: int, few_directories: Callable[[Iterable[Key], Iterable[bytes]], None]
+) -> Iterator[Callable[[str], Trial]]:
+    """Fresh copies of a store prepared for an operation."""
+    numbers = [*range(HELD), ABSENT, BLOBBY, SHARING, LATER, LATER + 1]
+    few_directories(map(key, numbers), [data for n in numbers for data in content(n).values()])
+    template = tmp_path / "template"
+    with Cache(template, memory=0) as cache:
+        for n in range(HELD):
+            assert cache.put(key(n), content(n))
+        assert cache.pin(key(PINNED))
+        cache.gc()
+    full = audit(template).bytes
+    number = 0
+
+    def copy(operation: str) -> Trial:
+        nonlocal number
+        number += 1
+        root = tmp_path / f"copy{number}"
+        shutil.copytree(template, root)
+        tight = operation in ("put, evicting", "put, rebuilding")
+        if operation in ("get, damaged", "verify"):
+            _flip(entry_file(root, 1), -1)
+        if operation in ("get, damaged blob", "verify"):
+            _flip(max((root / "blobs").glob("??/??/*"), key=lambda path: path.read_bytes().startswith(b"0005")), 0)
+        if operation == "rebuild":
+            (root / "ledger").unlink()
+        if operation == "put, rebuilding":
+            (root / "index.sqlite").write_bytes(b"no database at all" * 300)
+        return Trial(root, full + 100 if tight else full * 10)
+
+    yield copy
+
+
+def entry_file(root: Path, n: int) -> Path:
+    digest = key(n).digest
+    return root / "entries" / digest[:2] / digest[2:]
+
+
+def _flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 0x40
+    path.write_bytes(data)
+
+
+def run(trial: Trial, operation: str, io: FailingIO, cell: Cell) -> None:
+    """The operation under the fault, then everything that must hold."""
+    before = open_descriptors()
+    cache = trial.open()
+    with io:
+        try:
+            OPERATIONS[operation](cache, trial)
+            cache.close()
+        except Exception as error:
+            cell.harm("raised", f"{_where(io)}: {type(error).__name__}: {error}")
+    cache.close()
+    cell.runs += 1
+    opened = open_descriptors() - before
+    if opened:
+        cell.harm("leaked", f"{_where(io)}: {sorted(opened)}")
+    # What could not be unlinked is left for the sweep; anything else is a leak.
+    unlinkable = not (io.onwards or (io.failed and io.log[io.at - 1] in ("unlink", "scandir", "listdir")))
+    truth = audit(trial.root)
+    if truth.temporary and unlinkable:
+        cell.harm("leaked", f"{_where(io)}: {truth.temporary}")
+    known = Ledger(f"{trial.root}/ledger").peek()
+    if known is not None and known[1] < truth.bytes:
+        cell.harm("accounts", f"{_where(io)}: the ledger says {known[1]} bytes of {truth.bytes}")
+    for n, entry in trial.answers:
+        _compare(n, entry, io, cell)
+    _check_afterwards(trial, cache, io, cell)
+
+
+def _check_afterwards(trial: Trial, same: Cache, io: FailingIO, cell: Cell) -> None:
+    """The fault is gone: nothing promised is missing, and old and new handles work, with right accounts."""
+    with trial.open() as fresh:
+        for n in sorted(trial.possible):
+            entry = fresh.get(key(n))
+            _compare(n, entry, io, cell)
+            if entry is None and n in trial.promised:
+                cell.harm("lost", f"{_where(io)}: entry {n}; {fresh.stats()}")
+        for number, cache in enumerate((same, fresh)):
+            if not cache.put(key(LATER + number), content(LATER + number)) or fresh.get(key(LATER + number)) is None:
+                cell.harm("broken", f"{_where(io)}: put says no through handle {number}: {cache.stats()}")
+        same.close()
+        fresh.gc()
+        stats, truth = fresh.stats(), audit(trial.root)
+        if (stats["entries"], stats["bytes"]) != (truth.entries, truth.bytes):
+            cell.harm("accounts", f"{_where(io)}: after gc {stats['entries']}, {stats['bytes']} for {truth}")
+
+
+def _compare(n: int, entry: object, io: FailingIO, cell: Cell) -> None:
+    if entry is not None and dict(entry.items()) != content(n):  # type: ignore[attr-defined]
+        cell.harm("wrong", f"{_where(io)}: entry {n}")
+
+
+def _where(io: FailingIO) -> str:
+    name = io.log[io.at - 1] if len(io.log) >= io.at > 0 else "none"
+    extent = " and all after it" if io.onwards else ""
+    return f"{errno.errorcode[io.error]} at call {io.at} ({name}){extent}"
+
+
+def points(calls: int, scale: int) -> list[int]:
+    """Every call; of very many a spread, always with the first and the last ones."""
+    most = MOST_POINTS * scale
+    if calls <= most:
+        return list(range(1, calls + 1))
+    step = calls / (most - 40)
+    return sorted({*range(1, 21), *(int(1 + n * step) for n in range(most - 40)), *range(calls - 19, calls + 1)})
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_an_error_at_any_io_call_costs_at_most_that_call(
+    operation: str, stores: Callable[[str], Trial], cell: Callable[[str, str], Cell], scale: int
+) -> None:
+    """A fresh store for each; the four errors take turns, all of them at every call from a scale of 4 on."""
+    counting = FailingIO()
+    run(stores(operation), operation, counting, dry := cell("no fault", operation))
+    dry.check()
+    assert counting.calls, "nothing went through the seam: there is nothing to make fail"
+    faults = [
+        (errno.errorcode[ERRORS[(at + turn) % 4]], FailingIO(ERRORS[(at + turn) % 4], at=at))
+        for turn in range(min(scale, 4))
+        for at in points(counting.calls, scale)
+    ]
+    faults += [
+        ("disk gone for good", FailingIO(ERRORS[at // 2 % 4], at=at, onwards=True))
+        for at in points(counting.calls, scale)
+    ]
+    writes = sum(name in WRITES for name in counting.log)
+    faults += [
+        ("ENOSPC in mid-write", FailingIO(errno.ENOSPC, at=at, only=WRITES, torn=True)) for at in points(writes, scale)
+    ]
+    for name, io in faults:
+        trial = stores(operation)
+        run(trial, operation, io, cell(name, operation))
+        shutil.rmtree(trial.root)
+    for name in {name for name, _ in faults}:
+        cell(name, operation).check()
+
+
+def test_get_put_and_get_or_compile_survive_every_error_hundreds_of_times(
+    stores: Callable[[str], Trial], cell: Callable[[str, str], Cell], scale: int
+) -> None:
+    """On one store that lives through all of it; looked through after every round."""
+    trial = stores("get")
+    for operation in ("get", "get with blobs", "put", "put with blobs", "put again", "get_or_compile", "delete"):
+        for error in ERRORS:
+            kept = cell(errno.errorcode[error], operation)
+            rounds = 0
+            while kept.runs < REPEATS * scale:
+                io = FailingIO(error)
+                while io.failed or not io.at:
+                    io = FailingIO(error, at=io.at + 1, onwards=rounds % 4 == 3)
+                    with trial.open() as cache:
+                        with io:
+                            try:
+                                OPERATIONS[operation](cache, trial)
+                            except Exception as problem:
+                                kept.harm("raised", f"{_where(io)}: {type(problem).__name__}: {problem}")
+                        kept.runs += 1
+                        for n in (ABSENT, BLOBBY, SHARING):
+                            cache.delete(key(n))
+                            trial.promised.discard(n)
+                for n, entry in trial.answers:
+                    _compare(n, entry, io, kept)
+                trial.answers.clear()
+                rounds += 1
+                _heal(trial, io, kept)
+            kept.check(REPEATS)
+    with trial.open() as cache:
+        cache.gc()
+        stats, truth = cache.stats(), audit(trial.root)
+        assert (stats["entries"], stats["bytes"]) == (truth.entries, truth.bytes)
+
+
+def _heal(trial: Trial, io: FailingIO, cell: Cell) -> None:
+    """Between two rounds: what was promised is there, what was deleted comes back."""
+    with trial.open() as cache:
+        for n in range(HELD):
+            entry = cache.get(key(n))
+            _compare(n, entry, io, cell)
+            if entry is None and n in trial.promised:
+                cell.harm("lost", f"{_where(io)}: entry {n}; {cache.stats()}")
+            if entry is None and not cache.put(key(n), content(n)):
+                cell.harm("broken", f"{_where(io)}: entry {n}; {cache.stats()}")
+        trial.promised = set(range(HELD))
