@@ -12,6 +12,7 @@ import hotstart
 NAMES = {
     "__version__", "open", "Cache", "Compiled", "Entry", "ContentStore",
     "Key", "CacheKey", "InputSpec", "DeviceClass",
+    "fingerprint", "hash_value", "tensor_signature", "project_fingerprint", "memoize_handle", "compilers",
     "HotstartError", "UsageError", "SizeError", "AddressError", "ArtifactNameError",
     "UncacheableError", "CompileError", "StoreError", "UnsafeStoreError",
 }  # fmt: skip

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from . import compilers as compilers
     from .cache import Cache as Cache
     from .cache import Compiled as Compiled
     from .cache import open as open
@@ -20,10 +21,15 @@ if TYPE_CHECKING:
     from .errors import UncacheableError as UncacheableError
     from .errors import UnsafeStoreError as UnsafeStoreError
     from .errors import UsageError as UsageError
+    from .compilers.memoize import memoize_handle as memoize_handle
     from .keys.device import DeviceClass as DeviceClass
+    from .keys.functions import fingerprint as fingerprint
     from .keys.graph import CacheKey as CacheKey
     from .keys.graph import InputSpec as InputSpec
     from .keys.key import Key as Key
+    from .keys.project import project_fingerprint as project_fingerprint
+    from .keys.tensors import hash_value as hash_value
+    from .keys.tensors import tensor_signature as tensor_signature
     from .store.content import ContentStore as ContentStore
     from .store.entry import Entry as Entry
 
@@ -39,6 +45,12 @@ _HOMES = {
     "CacheKey": "keys.graph",
     "InputSpec": "keys.graph",
     "DeviceClass": "keys.device",
+    "fingerprint": "keys.functions",
+    "project_fingerprint": "keys.project",
+    "hash_value": "keys.tensors",
+    "tensor_signature": "keys.tensors",
+    "memoize_handle": "compilers.memoize",
+    "compilers": "",
     "HotstartError": "errors",
     "CompileError": "errors",
     "UsageError": "errors",
@@ -57,9 +69,9 @@ def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'hotstart' has no attribute {name!r}")
-    # __import__ rather than importlib: the latter costs more than this whole file.
-    module = __import__(f"hotstart.{home}", fromlist=[name])
-    value = globals()[name] = getattr(module, name)
+    # __import__ rather than importlib: the latter costs more than this whole file. A name without a home is a package.
+    module = __import__(f"hotstart.{home or name}", fromlist=[name])
+    value = globals()[name] = getattr(module, name) if home else module
     return value
 
 

@@ -38,7 +38,9 @@ from ..errors import UncacheableError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
+    from typing import Any, TypeVar
+
+    T = TypeVar("T")
 
 #: Deeper nesting than this is a cycle or a mistake, and would end in a RecursionError.
 MAX_DEPTH = 100
@@ -170,6 +172,20 @@ ENCODERS: dict[type, Callable[[Any, int], bytes]] = {
     slice: _encode_slice,
     type(...): lambda _value, _: b".",
 }
+
+
+def encoded_once(cls: type[T]) -> type[T]:
+    """Decorates a class whose instances never change: each is encoded once, and keeps it in its slot ``_encoding``."""
+    ENCODERS[cls] = _encode_kept
+    return cls
+
+
+def _encode_kept(value: Any, depth: int) -> bytes:
+    try:
+        return value._encoding  # type: ignore[no-any-return]
+    except AttributeError:
+        raw = value._encoding = _encode_object(value, depth)
+        return raw
 
 
 def labelled(label: str, content: bytes) -> bytes:

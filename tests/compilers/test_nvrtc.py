@@ -1,0 +1,388 @@
+"""NVRTC through the cache equals NVRTC without it, whatever changes underneath.
+
+Every "wrong bytes served" of today's caches that concerns NVRTC is staged here, with the
+real compiler: the cached result is compared with a compile that no cache has seen.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import hotstart
+from hotstart.compilers import nvrtc
+from hotstart.keys import headers as headers_module
+
+pytest.importorskip("cuda.bindings.nvrtc", reason="needs cuda-bindings and nvidia-cuda-nvrtc")
+
+PLAIN = 'extern "C" __global__ void k(float* a) { a[threadIdx.x] = a[threadIdx.x] / 3.f + 1.f; }'
+INCLUDING = '#include "value.h"\nextern "C" __global__ void k(int* a) { a[0] = VALUE; }'
+
+Fresh = Callable[..., dict[str, bytes]]
+
+
+def test_a_hit_gives_back_everything(cache: hotstart.Cache) -> None:
+    source = "template <class T> __global__ void scale(T* a, T b) { a[threadIdx.x] *= b; int unused; }"
+    arguments: dict[str, Any] = {
+        "arch": "sm_90",
+        "name_expressions": ["scale<float>", "scale<double>"],
+        "targets": ("cubin", "ptx", "ltoir"),
+        "cache": cache,
+    }
+    first = nvrtc.compile(source, **arguments)
+    second = nvrtc.compile(source, **arguments)
+    assert (first.from_cache, second.from_cache) == (False, True)
+    assert first.uncacheable == second.uncacheable == ""
+    assert second.cubin is not None and second.cubin.startswith(b"\x7fELF")
+    assert second.ptx is not None and b".version" in second.ptx
+    for name in ("cubin", "ptx", "ltoir", "lowered_names", "log", "cost"):
+        assert getattr(first, name) == getattr(second, name), name
+    assert second.lowered_names == {"scale<float>": "_Z5scaleIfEvPT_S0_", "scale<double>": "_Z5scaleIdEvPT_S0_"}
+    assert "unused" in second.log
+    assert second.cost > 0
+    assert second.lowered_names["scale<float>"].encode() in second.ptx
+
+
+def test_only_what_was_asked_for_is_made(cache: hotstart.Cache) -> None:
+    kernel = nvrtc.compile(PLAIN, arch="compute_90", targets=["ptx"], cache=cache)
+    assert (kernel.cubin, kernel.ltoir) == (None, None)
+    assert kernel.ptx is not None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"arch": "sm_80"},
+        {"arch": "sm_100"},
+        {"options": ["-use_fast_math"]},
+        {"options": ["-DX=1"]},
+        {"options": ["--maxrregcount=16"]},
+        {"options": ["-lineinfo"]},
+        {"options": ["-G"]},
+        {"name": "other"},
+        {"name_expressions": ["k"]},
+        {"targets": ("ptx",)},
+        {"targets": ("cubin", "ptx")},
+        {"source": PLAIN + " "},
+        {"headers": {"unused.h": ""}},
+    ],
+    ids=str,
+)
+def test_every_argument_counts(cache: hotstart.Cache, change: dict[str, Any]) -> None:
+    arguments: dict[str, Any] = {"source": PLAIN, "arch": "sm_90", "targets": ("cubin",)}
+    nvrtc.compile(**arguments, cache=cache)
+    assert nvrtc.compile(**arguments, cache=cache).from_cache
+    changed = {**arguments, **change}
+    assert not nvrtc.compile(**changed, cache=cache).from_cache
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (["-DA=1", "-DB=2"], ["--define-macro=A=1", "-D", "B=2"]),
+        (["-std=c++17"], ["--std=c++17"]),
+        (["--use_fast_math"], ["-use_fast_math"]),
+        (["-I", "x", "-Iy"], ["--include-path=x", "--include-path=y"]),
+    ],
+)
+def test_spellings_of_the_same_options_hit(cache: hotstart.Cache, one: list[str], other: list[str]) -> None:
+    nvrtc.compile(PLAIN, arch="sm_90", options=one, cache=cache)
+    assert nvrtc.compile(PLAIN, arch="sm_90", options=other, cache=cache).from_cache
+
+
+def write(path: str, text: str) -> None:
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_text(text)
+
+
+def stage_edit() -> None:
+    write("value.h", "#define VALUE 1234567\n")
+
+
+def stage_earlier() -> None:
+    write("first/value.h", "#define VALUE 7654321\n")
+
+
+def stage_nested() -> None:
+    write("inner/deep.h", "#define DEEP 99\n")
+
+
+def stage_same_size_same_time() -> None:
+    """An edit that keeps size and modification time: only the change time tells."""
+    before = os.stat("second/value.h")
+    write("second/value.h", "#define VALUE 2\n")
+    os.utime("second/value.h", ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.mark.parametrize(
+    ("setup", "options", "change"),
+    [
+        ({"value.h": "#define VALUE 1\n"}, [], stage_edit),
+        ({"second/value.h": "#define VALUE 1\n"}, ["-Ifirst", "-Isecond"], stage_earlier),
+        ({"second/value.h": "#define VALUE 1\n"}, ["-Isecond"], stage_edit),
+        ({"second/value.h": "#define VALUE 1\n"}, ["-Isecond"], stage_same_size_same_time),
+        (
+            {"value.h": '#include "inner/deep.h"\n#define VALUE DEEP\n', "inner/deep.h": "#define DEEP 1\n"},
+            [],
+            stage_nested,
+        ),
+        (
+            {
+                "value.h": "#define WHERE <inner/deep.h>\n#include WHERE\n#define VALUE DEEP\n",
+                "inner/deep.h": "#define DEEP 1\n",
+            },
+            ["-I."],
+            stage_nested,
+        ),
+        (
+            {"value.h": '#if __has_include("inner/deep.h")\n#define VALUE 5\n#else\n#define VALUE 6\n#endif\n'},
+            [],
+            stage_nested,
+        ),
+    ],
+)  # fmt: skip
+def test_a_changed_header_is_never_missed(
+    cache: hotstart.Cache, fresh: Fresh, setup: dict[str, str], options: list[str], change: Callable[[], None]
+) -> None:
+    for path, text in setup.items():
+        write(path, text)
+
+    def compiled() -> nvrtc.CachedKernel:
+        return nvrtc.compile(INCLUDING, arch="sm_90", options=options, targets=("ptx",), cache=cache)
+
+    before = compiled()
+    assert compiled().from_cache
+    assert before.ptx == fresh(INCLUDING, options=options)["ptx"]
+    change()
+    after = compiled()
+    assert after.ptx == fresh(INCLUDING, options=options)["ptx"]
+    assert after.ptx != before.ptx
+    assert not after.from_cache
+
+
+def test_an_absolute_include_counts(cache: hotstart.Cache, tmp_path: Path) -> None:
+    header = tmp_path / "elsewhere" / "value.h"
+    source = INCLUDING.replace("value.h", str(header))
+    kernels = []
+    for value in (1, 2):
+        write(str(header), f"#define VALUE {value}\n")
+        kernels.append(nvrtc.compile(source, arch="sm_90", targets=("ptx",), cache=cache))
+    assert not kernels[1].from_cache
+    assert kernels[0].ptx != kernels[1].ptx
+
+
+def test_a_moved_checkout_hits(cache: hotstart.Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for place in ("here", "there"):
+        write(str(tmp_path / place / "inc" / "value.h"), "#define VALUE 1\n")
+    hits = []
+    for place in ("here", "there"):
+        monkeypatch.chdir(tmp_path / place)
+        headers_module.forget()
+        hits.append(nvrtc.compile(INCLUDING, arch="sm_90", options=["-Iinc"], cache=cache).from_cache)
+    monkeypatch.chdir("/")
+    option = [f"-I{tmp_path / 'there' / 'inc'}"]
+    hits.append(nvrtc.compile(INCLUDING, arch="sm_90", options=option, cache=cache).from_cache)
+    assert hits == [False, True, True]
+
+
+def test_headers_in_memory_count(cache: hotstart.Cache) -> None:
+    made = [
+        nvrtc.compile(INCLUDING, arch="sm_90", headers={"value.h": f"#define VALUE {value}"}, cache=cache)
+        for value in (1, 2, 1)
+    ]
+    assert [kernel.from_cache for kernel in made] == [False, False, True]
+    assert made[0].cubin == made[2].cubin != made[1].cubin
+
+
+def test_another_patch_release_is_another_compiler(cache: hotstart.Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Staged through the identity: two releases of the library cannot be loaded by one process."""
+    from hotstart.keys import toolchain
+    from hotstart.keys.identity import Toolchain
+
+    nvrtc.compile(PLAIN, arch="sm_90", cache=cache)
+    real = toolchain.nvrtc()
+    other = Toolchain(real.name, real.version, tuple(digest[::-1] for digest in real.digests), real.watched)
+    monkeypatch.setattr(toolchain, "nvrtc", lambda: other)
+    assert not nvrtc.compile(PLAIN, arch="sm_90", cache=cache).from_cache
+
+
+def test_a_header_that_changes_during_the_compile_is_not_stored(
+    cache: hotstart.Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write("value.h", "#define VALUE 1\n")
+    real = nvrtc._compile
+
+    def meddling(*arguments: Any) -> hotstart.Compiled:
+        made = real(*arguments)
+        write("value.h", "#define VALUE 2\n")
+        return made
+
+    monkeypatch.setattr(nvrtc, "_compile", meddling)
+    assert nvrtc.compile(INCLUDING, arch="sm_90", cache=cache).cubin is not None
+    assert len(cache) == 0
+    assert cache.stats()["refused"] == {"withheld": 1}
+
+
+def test_what_cannot_be_keyed_is_compiled_and_says_why(cache: hotstart.Cache) -> None:
+    dated = 'extern "C" __global__ void k(char* a) { a[0] = __TIME__[0]; }'
+    for _ in range(2):
+        kernel = nvrtc.compile(dated, arch="sm_90", cache=cache)
+        assert kernel.cubin is not None
+        assert not kernel.from_cache
+        assert "the time of the compile" in kernel.uncacheable
+    traced = nvrtc.compile(PLAIN, arch="sm_90", options=["-fdevice-time-trace=out.json"], cache=cache)
+    assert traced.cubin is not None and "time-trace" in traced.uncacheable
+    assert len(cache) == 0
+
+
+def test_a_source_that_does_not_compile_says_what_nvrtc_said(cache: hotstart.Cache) -> None:
+    for _ in range(2):
+        with pytest.raises(hotstart.CompileError, match="undefined") as caught:
+            nvrtc.compile('extern "C" __global__ void k() { nonsense(); }', arch="sm_90", cache=cache)
+    assert "nonsense" in caught.value.log
+    assert caught.value.status == "NVRTC_ERROR_COMPILATION"
+    assert pickle.loads(pickle.dumps(caught.value)).log == caught.value.log
+    assert len(cache) == 0
+
+
+def test_failures_are_remembered_only_if_asked(cache: hotstart.Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = []
+    real = nvrtc._run
+
+    def counted(*arguments: Any) -> None:
+        runs.append(1)
+        real(*arguments)
+
+    monkeypatch.setattr(nvrtc, "_run", counted)
+    logs = []
+    for _ in range(3):
+        with pytest.raises(hotstart.CompileError) as caught:
+            nvrtc.compile("nonsense", arch="sm_90", cache=cache, cache_failures=True)
+        logs.append(caught.value.log)
+    assert len(runs) == 1
+    assert len(set(logs)) == 1
+    with pytest.raises(hotstart.CompileError):
+        nvrtc.compile("nonsense", arch="sm_90", cache=cache)
+    assert len(runs) == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"arch": "90"},
+        {"arch": 90},
+        {"arch": "sm_90", "targets": ("sass",)},
+        {"arch": "sm_90", "targets": ()},
+        {"arch": "compute_90", "targets": ("cubin",)},
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(cache: hotstart.Cache, arguments: dict[str, Any]) -> None:
+    with pytest.raises(hotstart.UsageError):
+        nvrtc.compile(PLAIN, cache=cache, **arguments)
+
+
+def test_an_unknown_architecture_is_nvrtcs_own_error(cache: hotstart.Cache) -> None:
+    with pytest.raises(hotstart.CompileError, match="INVALID_OPTION") as caught:
+        nvrtc.compile(PLAIN, arch="sm_7", cache=cache)
+    assert "gpu-architecture" in caught.value.log
+
+
+def test_an_unreadable_header_is_the_compilers_business(cache: hotstart.Cache) -> None:
+    write("value.h/inside", "")  # a directory where a header should be
+    with pytest.raises(hotstart.CompileError, match="is a directory"):
+        nvrtc.compile(INCLUDING, arch="sm_90", cache=cache)
+
+
+def test_a_hit_neither_loads_nvrtc_nor_imports_its_bindings(tmp_path: Path) -> None:
+    program = f"""
+import sys, hotstart
+from hotstart.compilers import nvrtc
+with hotstart.Cache({str(tmp_path / "s")!r}) as cache:
+    kernel = nvrtc.compile({PLAIN!r}, arch="sm_90", cache=cache)
+loaded = "libnvrtc" in open("/proc/self/maps").read()
+print(kernel.from_cache, loaded, any(name.startswith("cuda") for name in sys.modules))
+"""
+    runs = [subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True) for _ in "12"]
+    assert [run.stdout.split() for run in runs] == [["False", "True", "True"], ["True", "False", "False"]]
+
+
+def test_keys_by_hand(cache: hotstart.Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = nvrtc.KernelKey(nvrtc.hash_source(PLAIN), "sm_90", nvrtc.hash_options(["-O3", "-DX=1"]))
+    assert nvrtc.get(key, cache=cache) is None
+    assert nvrtc.insert(key, nvrtc.CachedKernel("ptx text", cubin=b"\x7fELF", log="warn", cost=2.0), cache=cache)
+    found = nvrtc.get(key, cache=cache)
+    assert found is not None and found.from_cache
+    assert (found.ptx, found.cubin, found.ltoir, found.log, found.cost) == (b"ptx text", b"\x7fELF", None, "warn", 2.0)
+    assert nvrtc.hash_options(["-DX=1"]) == nvrtc.hash_options(["--define-macro=X=1"])
+    assert nvrtc.hash_options(["-DX=1"]) != nvrtc.hash_options(["-DX=2"])
+    for other in (
+        nvrtc.KernelKey(nvrtc.hash_source(PLAIN + " "), "sm_90", key.options_hash),
+        nvrtc.KernelKey(key.source_hash, "sm_80", key.options_hash),
+        nvrtc.KernelKey(key.source_hash, "sm_90", nvrtc.hash_options([])),
+    ):
+        assert nvrtc.get(other, cache=cache) is None
+    monkeypatch.setattr(nvrtc, "__version__", "99.0")
+    assert nvrtc.get(key, cache=cache) is None
+    with pytest.raises(hotstart.UsageError, match="source_hash"):
+        nvrtc.KernelKey("", "sm_90", "x")
+
+
+# Programs made of parts that do or do not change the PTX, and options likewise.
+expressions = st.recursive(
+    st.sampled_from(["a[0]", "N", "1", "2.5f", "HEADER", "MORE"]),
+    lambda inner: st.tuples(inner, st.sampled_from("+-*"), inner).map(lambda t: f"({t[0]} {t[1]} {t[2]})"),
+    max_leaves=4,
+)
+programs = st.fixed_dictionaries(
+    {
+        "body": expressions,
+        "comment": st.sampled_from(["", "// note", "/* #include \"more.h\" */"]),
+        "header": st.sampled_from(["#define HEADER 3", "#define HEADER 4", "#define HEADER 3 //", "#define HEADER N"]),
+        "more": st.sampled_from([None, "#define MORE 1", "#define MORE 2"]),
+        "options": st.lists(
+            st.sampled_from(["-DN=1", "-DN=2", "--use_fast_math", "-fmad=false", "-DUNUSED", "--restrict"]),
+            max_size=3,
+            unique_by=lambda option: option[:3],
+        ),
+    }
+)  # fmt: skip
+
+
+def source_of(program: dict[str, Any]) -> str:
+    return (
+        '#include "header.h"\n#if __has_include("more.h")\n#include "more.h"\n#else\n#define MORE 5\n#endif\n'
+        "#ifndef N\n#define N 7\n#endif\n"
+        f"{program['comment']}\n"
+        f'extern "C" __global__ void k(float* a) {{ a[0] = {program["body"]}; }}\n'
+    )
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(program=programs)
+def test_two_programs_with_different_ptx_never_share_a_key(fresh: Fresh, program: dict[str, Any]) -> None:
+    """Each example is compiled for real and remembered under its key: a key must always mean the same PTX."""
+    write("header.h", program["header"])
+    if program["more"] is None:
+        Path("more.h").unlink(missing_ok=True)
+    else:
+        write("more.h", program["more"])
+    source = source_of(program)
+    given_options = ["--gpu-architecture=sm_90", *program["options"]]
+    key, _, _ = nvrtc._key(source.encode(), "sm_90", given_options, None, (), "default_program", ("ptx",))
+    known = SEEN.setdefault(key.digest, b"")
+    made = fresh(source, options=program["options"])["ptx"]
+    if known:
+        assert known == made
+    SEEN[key.digest] = made
+
+
+SEEN: dict[str, bytes] = {}
