@@ -158,7 +158,8 @@ def _key(
     found = closure(text, name=name, headers=headers, **parsed.search())
     key = Key(
         KIND,
-        name=name,
+        # Without its directory, which differs between machines; where it matters the closure holds it.
+        name=name.rpartition("/")[2],
         source=text,
         options=parsed,
         headers=found,

@@ -129,10 +129,16 @@ def makedirs(path: str) -> None:
     """
     try:
         mkdir(path, PRIVATE_DIR)
+        return
     except FileNotFoundError:
         makedirs(os.path.dirname(path))
-        makedirs(path)
-    except FileExistsError:  # there already, or made by somebody else just now
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise
+        return
+    try:
+        mkdir(path, PRIVATE_DIR)
+    except FileExistsError:  # made by somebody else just now
         if not os.path.isdir(path):
             raise
 

