@@ -77,7 +77,8 @@ def run(out: Path, *, quick: bool) -> list[Target]:
         [(label, name, *spread(times)) for label, found in rows.items() for name, times in found.items()],
     )
     targets = [
-        Target(f"NVRTC hit / {THEIRS}", label, found[OURS].p50 / found[THEIRS].p50, 0.5) for label, found in rows.items()
+        Target(f"NVRTC hit / {THEIRS}", label, found[OURS].p50 / found[THEIRS].p50, 0.5)
+        for label, found in rows.items()
     ]
     data: dict[str, Any] = {
         "hits": {label: {name: times.summary() for name, times in found.items()} for label, found in rows.items()},
@@ -114,7 +115,9 @@ def _cutlass(quick: bool) -> dict[str, Any]:
         return {}
     spec = find_spec("nvidia")
     roots = list(spec.submodule_search_locations or ()) if spec else []
-    cuda = [str(path) for root in roots for name in ("include", "include/cccl") for path in Path(root).glob(f"cu13/{name}")]
+    cuda = [
+        str(path) for root in roots for name in ("include", "include/cccl") for path in Path(root).glob(f"cu13/{name}")
+    ]
     options = [f"-I{include}", *(f"-I{path}" for path in cuda), "-std=c++17", "-default-device"]
     cache = hotstart.Cache(f"{os.environ['HOTSTART_HOME']}/cutlass", memory=0)
     arguments: dict[str, Any] = {"arch": "sm_90", "options": options, "cache": cache}

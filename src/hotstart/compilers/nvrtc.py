@@ -279,8 +279,9 @@ def _run(
 
 
 def _from_entry(entry: Entry) -> CachedKernel:
-    kernel = CachedKernel(entry.get("ptx"), entry.get("cubin"), entry.get("ltoir"), cost=entry.cost)
-    kernel.from_cache = entry.tier != "compiled"
+    kernel = CachedKernel(cost=entry.cost, from_cache=entry.tier != "compiled")
+    for name in entry:
+        setattr(kernel, name, entry[name])
     kernel._meta = entry
     return kernel
 

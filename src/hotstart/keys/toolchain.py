@@ -31,6 +31,11 @@ __all__ = ["Toolchain", "cxx", "forget", "nvcc", "nvjitlink", "nvrtc", "nvvm", "
 #: its output: NV_NVVM_VERSION=nvvm-latest gives other PTX, the second another LTO-IR.
 _NVRTC_SETTINGS = ("NV_NVVM_VERSION", "LLVM_OVERRIDE_PRODUCER")
 
+# os.environ finds out that a name is missing by raising and catching KeyError, which would be a
+# tenth of a hit. What it keeps behind it is a dict, of encoded names where names are bytes.
+_ENVIRON = getattr(os.environ, "_data", os.environ)
+_NVRTC_SETTINGS_AS_KEPT = (*_NVRTC_SETTINGS, *[name.encode() for name in _NVRTC_SETTINGS])
+
 #: What nvcc runs besides itself, from the directory it is in.
 _NVCC_PARTS = ("cudafe++", "ptxas", "fatbinary", "nvlink", "nvcc.profile", "../nvvm/bin/cicc")
 
@@ -40,10 +45,11 @@ _LIBDEVICE = "nvvm/libdevice/libdevice.10.bc"
 def nvrtc(memo_dir: str | None = None) -> Toolchain:
     """NVRTC and its built-in library, as ``cuda.bindings`` would load them in this process."""
     base = COMPUTED.get("nvrtc") or _library(libraries.NVRTC, memo_dir)
-    settings = tuple([f"{name}={value}" for name in _NVRTC_SETTINGS if (value := os.environ.get(name)) is not None])
-    if not settings:
-        return base
-    return Toolchain(base.name, base.version, base.digests, base.watched, settings)
+    for name in _NVRTC_SETTINGS_AS_KEPT:
+        if name in _ENVIRON:
+            settings = tuple([f"{name}={os.environ[name]}" for name in _NVRTC_SETTINGS if name in os.environ])
+            return Toolchain(base.name, base.version, base.digests, base.watched, settings)
+    return base
 
 
 def nvjitlink(memo_dir: str | None = None) -> Toolchain:
