@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .cache import Cache as Cache
     from .cache import Compiled as Compiled
     from .cache import open as open
+    from .compilers.memoize import memoize_handle as memoize_handle
     from .errors import AddressError as AddressError
     from .errors import ArtifactNameError as ArtifactNameError
     from .errors import CompileError as CompileError
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from .errors import UncacheableError as UncacheableError
     from .errors import UnsafeStoreError as UnsafeStoreError
     from .errors import UsageError as UsageError
-    from .compilers.memoize import memoize_handle as memoize_handle
     from .keys.device import DeviceClass as DeviceClass
     from .keys.functions import fingerprint as fingerprint
     from .keys.graph import CacheKey as CacheKey

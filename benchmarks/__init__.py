@@ -1,0 +1,1 @@
+"""What hotstart costs beside its peers, measured in one run: ``python -m benchmarks``."""
