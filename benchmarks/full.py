@@ -22,18 +22,24 @@ if TYPE_CHECKING:
     from typing import Any
 
 VALUE = 2_000
-SIZES = (1_000, 10_000, 100_000)
 
-#: Which peers are also filled, how far, and how many puts are timed. One put of cuda.core's
-#: at 10,000 entries takes as long as a thousand of the others'.
+#: Entries held, ours and the peers', by place. Fewer on a disk: where it is mounted with
+#: ``discard``, taking away a file that was written back costs milliseconds, whoever does it.
+SIZES = {"tmpfs": (1_000, 10_000, 100_000), "disk": (1_000, 10_000)}
+_PEER_SIZES = {"tmpfs": (1_000, 10_000), "disk": (1_000,)}
+_QUICK_SIZES = (1_000, 10_000)
+
+#: Which peers are also filled, and how many puts are timed. One put of cuda.core's at
+#: 10,000 entries takes as long as a thousand of the others'.
 _PEERS = {FILESTREAM: 12, "diskcache": 600, "sqlite WAL": 600}
-_PEER_SIZES = SIZES[:2]
 
-#: A round of eviction serves about 65 puts: this many make ten rounds or more.
-_PUTS = 2_000
+#: A round of eviction serves about 65 puts, so these make ten, after the first few, which
+#: take the fill into the index. Together fewer than the smallest store holds: what is
+#: evicted is then old everywhere, and has been written back everywhere.
+_PUTS, _WARM_UP = 700, 200
 
-#: Beyond this the first rounds, which take the fill into the index, are over.
-_WARM_UP = 200
+#: What is put while measuring was dear to compile: old entries go first with either policy.
+_COST = 100.0
 
 
 class Full:
@@ -75,19 +81,21 @@ class Full:
 
 def measure(found: dict[str, str], *, quick: bool) -> dict[str, Full]:
     """Filled once, in the fastest place, and copied: cuda.core's fsyncs would take minutes on a disk."""
-    sizes = SIZES[:2] if quick else SIZES
     first, *others = measured = sorted(found, key=lambda place: place != "tmpfs")[: 1 if quick else 2]
-    roots = {place: f"{root}/full" for place, root in found.items()}
-    _fill(roots[first], sizes)
+    sizes = {place: _QUICK_SIZES if quick else SIZES[place] for place in measured}
+    roots = {place: f"{found[place]}/full" for place in measured}
+    _fill(roots[first], sizes[first], _PEER_SIZES[first])
     for place in others:
-        say(f"store: copying the full stores, {first} to {place}")
-        # With times, by which eviction goes; shutil.copytree takes minutes for this.
-        subprocess.run(["cp", "-a", roots[first], roots[place]], check=True)
-        os.sync()  # or the first to be measured waits for the copy to reach the disk
-    return {place: _measure(place, roots[place], sizes, quick=quick) for place in measured}
+        say(f"store: copying full stores, {first} to {place}")
+        os.mkdir(roots[place], 0o700)
+        names = [f"{OURS} {size}" for size in sizes[place]]
+        names += [f"{name} {size}" for name in _PEERS for size in _PEER_SIZES[place]]
+        # With times, by which eviction goes.
+        subprocess.run(["cp", "-a", *(f"{roots[first]}/{name}" for name in names), roots[place]], check=True)
+    return {place: _measure(place, roots[place], sizes[place], quick=quick) for place in measured}
 
 
-def _fill(root: str, sizes: Sequence[int]) -> None:
+def _fill(root: str, sizes: Sequence[int], peer_sizes: Sequence[int]) -> None:
     os.mkdir(root, 0o700)
     rng = random.Random(2)
     for size in sizes:
@@ -95,7 +103,7 @@ def _fill(root: str, sizes: Sequence[int]) -> None:
         with hotstart.Cache(f"{root}/{OURS} {size}", memory=0) as cache:
             for n in range(size):
                 cache.put(kernel_key(n), {"cubin": rng.randbytes(VALUE)}, cost=rng.lognormvariate(0, 1))
-        for name in _PEERS if size in _PEER_SIZES else ():
+        for name in _PEERS if size in peer_sizes else ():
             peer = on_disk()[name](f"{root}/{name} {size}")
             for n in range(size):
                 peer.put(peer.key(n), rng.randbytes(VALUE))
@@ -113,13 +121,13 @@ def _measure(place: str, root: str, sizes: Sequence[int], *, quick: bool) -> Ful
             found.puts[f"{OURS}, {policy}, all read"] = _ours(root, sizes, policy, count // 4, read=True)
     for name, most in _PEERS.items():
         say(f"store: put when full, {name}, {place}")
-        found.puts[name] = _theirs(root, name, max(4, most // 3) if quick else most)
+        found.puts[name] = _theirs(root, _PEER_SIZES[place], name, max(4, most // 3) if quick else most)
     say(f"store: open, large, {place}")
     opener = on_disk()[OURS]
     ours = {str(size): open_call(opener, f"{root}/{OURS} {size}") for size in sizes}
     found.opens[OURS] = {int(size): times for size, times in rotate(ours, 20 if quick else 100, 5).items()}
     opener = on_disk()[FILESTREAM]
-    peers = {str(size): open_call(opener, f"{root}/{FILESTREAM} {size}", 1 << 30) for size in _PEER_SIZES}
+    peers = {str(size): open_call(opener, f"{root}/{FILESTREAM} {size}", 1 << 30) for size in _PEER_SIZES[place]}
     found.opens[f"{FILESTREAM}, cap"] = {int(size): times for size, times in rotate(peers, 5, 1).items()}
     return found
 
@@ -131,6 +139,7 @@ def _ours(root: str, sizes: Sequence[int], policy: str, count: int, *, read: boo
     an order that is kept on the files and only looked up when something has to go.
     """
     rng = random.Random(f"{policy} {read}")
+    os.sync()  # what the disk has yet to do is done now, and all that is evicted has been written back
     calls = {}
     caches = []
     for size in sizes:
@@ -140,9 +149,7 @@ def _ours(root: str, sizes: Sequence[int], policy: str, count: int, *, read: boo
         cache = hotstart.Cache(path, max_size=held, policy=policy, memory=0)
         caches.append(cache)
         start = rng.randrange(1 << 30, 1 << 40)
-        arguments = [
-            (kernel_key(start + n), rng.randbytes(VALUE), rng.lognormvariate(0, 1)) for n in range(count + _WARM_UP)
-        ]
+        arguments = [(kernel_key(start + n), rng.randbytes(VALUE)) for n in range(count + _WARM_UP)]
         put = _putter(cache)
         for argument in arguments[:_WARM_UP]:
             put(argument)
@@ -164,20 +171,20 @@ def _read_everything(cache: hotstart.Cache) -> None:
         os.utime(path)
 
 
-def _putter(cache: hotstart.Cache) -> Callable[[tuple[hotstart.Key, bytes, float]], bool]:
-    def put(argument: tuple[hotstart.Key, bytes, float]) -> bool:
-        key, value, cost = argument
-        return cache.put(key, {"cubin": value}, cost=cost)
+def _putter(cache: hotstart.Cache) -> Callable[[tuple[hotstart.Key, bytes]], bool]:
+    def put(argument: tuple[hotstart.Key, bytes]) -> bool:
+        key, value = argument
+        return cache.put(key, {"cubin": value}, cost=_COST)
 
     return put
 
 
-def _theirs(root: str, name: str, count: int) -> dict[int, Times]:
+def _theirs(root: str, sizes: Sequence[int], name: str, count: int) -> dict[int, Times]:
     rng = random.Random(name)
     value = rng.randbytes(VALUE)
     calls = {}
     peers: list[Contender] = []
-    for size in _PEER_SIZES:
+    for size in sizes:
         peer = on_disk()[name](f"{root}/{name} {size}", size * VALUE)
         peers.append(peer)
         pairs = [(peer.key(size + n), value) for n in range(count + 2)]

@@ -102,7 +102,6 @@ def _operations(place: str, root: str, entries: int, *, rounds: int) -> Results:
     }
     results["put"] = rotate(calls, entries, 20)
     capped.close()
-    os.sync()  # what is measured next is not the disk catching up
     for name, each in contenders.items():
         for n in range(entries):
             if each.get(each.key(n)) != values[n]:

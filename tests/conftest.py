@@ -71,6 +71,10 @@ class Child:
             pytest.fail(f"in a child process:\n{answer['error']}")
         return answer["value"]
 
+    def is_running(self) -> bool:
+        """Until it has its answer ready, or has ended without one."""
+        return self._status is None and not select.select([self._reader], [], [], 0)[0]
+
     def send(self, number: int) -> None:
         os.kill(self.pid, number)
 

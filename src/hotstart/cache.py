@@ -491,18 +491,38 @@ def _provenance() -> bytes:
 _open_caches: WeakSet[Cache] = WeakSet()
 
 
+def _all_open() -> list[Cache]:
+    while True:
+        try:
+            return list(_open_caches)
+        except RuntimeError:
+            continue  # another thread opened one meanwhile
+
+
+def _before_fork() -> None:
+    for cache in _all_open():
+        if cache._disk is not None:
+            cache._disk.ledger.before_fork()
+
+
+def _after_fork_in_parent() -> None:
+    for cache in _all_open():
+        if cache._disk is not None:
+            cache._disk.ledger.after_fork_in_parent()
+
+
 def _after_fork_in_child() -> None:
-    for cache in list(_open_caches):
+    for cache in _all_open():
         cache._after_fork()
 
 
 def _at_exit() -> None:
-    for cache in list(_open_caches):
+    for cache in _all_open():
         cache.close()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
 
 atexit.register(_at_exit)
 

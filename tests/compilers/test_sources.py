@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import importlib.util
 import inspect
 import os
@@ -23,8 +24,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hotstart import SizeError, StoreError, UnsafeStoreError, UsageError, log
-from hotstart.compilers import leases, private
+from hotstart.compilers import leases, private, sources
 from hotstart.compilers.sources import SourceCache
+from hotstart.store.counters import Counters
 from hotstart.testing import FailingIO, KillingIO
 
 Fork = Callable[..., Any]
@@ -322,7 +324,7 @@ def test_what_is_not_the_source_is_replaced_and_never_imported(
     info = path.stat()
     assert (stat.S_IMODE(info.st_mode), info.st_uid, info.st_nlink) == (0o600, os.geteuid(), 1)
     assert import_file(str(path)).kernel(1) == 2
-    assert os.listdir(root / "tmp") == []
+    assert list((root / "tmp").iterdir()) == []
 
 
 def test_a_directory_in_the_way_is_gone_around(root: Path) -> None:
@@ -430,43 +432,116 @@ def test_a_killed_process_holds_nothing(root: Path, fork: Fork) -> None:
     for start in (0, 10, 20):
         write_in_child(fork, root, range(start, start + 10), max_size=10_000)
     assert not [path for path in sources_in(root) if path.name.startswith("held")]
-    assert len(os.listdir(root / "leases")) == 1, "the leases of ended processes pile up"  # the last one's
+    assert len(list((root / "leases").iterdir())) == 1, "the leases of ended processes pile up"  # the last one's
 
 
-def test_a_forked_child_goes_on_using_what_its_parent_was_given(root: Path, tmp_path: Path, fork: Fork) -> None:
-    """The parent has ended, the child never asked for anything itself: its modules are still there."""
+@pytest.mark.parametrize("daemon", [False, True], ids=["child", "daemon"])
+def test_a_forked_child_goes_on_using_what_its_parent_was_given(
+    root: Path, tmp_path: Path, fork: Fork, daemon: bool
+) -> None:
+    """The parent has ended. A child needs to do nothing; a daemon, which closes all files, asks once more."""
     script = tmp_path / "script.py"
     script.write_text(
         "import os, sys, time\n"
-        "from hotstart.compilers import leases\n"
         "from hotstart.compilers.sources import SourceCache\n"
-        "root, go, told = sys.argv[1:]\n"
+        "root, ready, end, daemon = sys.argv[1:]\n"
         "path = SourceCache(root, max_size=10_000).path_for('held = 1\\n', 'held')\n"
         "if os.fork() == 0:\n"
-        "    os.closerange(0, 3)\n"
+        "    os.closerange(0, 256 if daemon == 'True' else 3)\n"
+        "    if daemon == 'True':\n"
+        "        os.open(ready + '.first', os.O_RDWR | os.O_CREAT)\n"
+        "        SourceCache(root, max_size=10_000).path_for('own = 1\\n', 'own')\n"
+        "    os.close(os.open(ready, os.O_WRONLY | os.O_CREAT))\n"
         "    for _ in range(6000):\n"
-        "        if os.path.exists(go):\n"
-        "            own = SourceCache(root, max_size=10_000).path_for('x = 1\\n', 'own')\n"
-        "            count = len(leases.lease_on(f'{root}/leases').names)\n"
-        "            with open(told + '.new', 'w') as file:\n"
-        "                file.write(f'{os.path.exists(path)} {os.path.exists(own)} {count}')\n"
-        "            os.rename(told + '.new', told)\n"
+        "        if os.path.exists(end):\n"
         "            break\n"
         "        time.sleep(0.01)\n"
         "    os._exit(0)\n"
         "print(path)\n"
     )
-    go, told = tmp_path / "go", tmp_path / "told"
-    done = subprocess.run([sys.executable, script, root, go, told], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    write_in_child(fork, root, range(20), max_size=10_000)
-    assert Path(done.stdout.strip()).exists(), "evicted under a child of the process that imported it"
-    go.touch()
+    ready, end = tmp_path / "ready", tmp_path / "end"
+    command = [sys.executable, str(script), str(root), str(ready), str(end), str(daemon)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        path = Path(done.stdout.strip())
+        wait_for(ready.exists)
+        for start in (0, 20):
+            write_in_child(fork, root, range(start, start + 20), max_size=10_000)
+            assert path.exists(), "evicted under a child of the process that imported it"
+    finally:
+        end.touch()
+
+    def gone() -> bool:
+        SourceCache(root, max_size=10_000).clear()
+        return not path.exists()
+
+    wait_for(gone)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 60
-    while not told.exists():
-        assert time.monotonic() < deadline
+    while not condition():
+        assert time.monotonic() < deadline, condition
         time.sleep(0.01)
-    assert told.read_text() == "True True 2"
+
+
+def test_a_lease_writes_into_no_other_file(tmp_path: Path) -> None:
+    """The descriptor was closed by somebody, and its number now means another file."""
+    lease = leases.Lease(str(tmp_path / "leases"))
+    lease.add("a" * 32)
+    other = tmp_path / "other"
+    fd = os.open(other, os.O_RDWR | os.O_CREAT)
+    os.dup2(fd, lease._fd)
+    lease.add("b" * 32)
+    assert other.read_bytes() == b""
+    assert leases.leased(str(tmp_path / "leases"), Counters()) == {"a" * 32, "b" * 32}
+    lease.retire()
+    os.close(fd)
+
+
+def test_a_line_that_was_torn_by_a_full_disk_spoils_no_other(tmp_path: Path) -> None:
+    lease = leases.Lease(str(tmp_path / "leases"))
+    lease.add("a" * 32)
+    with FailingIO(errno.ENOSPC, at=1, torn=True, only=("writev",)), pytest.raises(OSError, match="No space"):
+        lease.add("b" * 32)
+    lease.add("c" * 32)
+    found = leases.leased(str(tmp_path / "leases"), Counters())
+    assert found is not None and {"a" * 32, "c" * 32} <= found
+    lease.retire()
+    assert list((tmp_path / "leases").iterdir()) == []
+
+
+def test_leases_of_the_dead_are_removed_when_there_are_many(tmp_path: Path) -> None:
+    directory = tmp_path / "leases"
+    directory.mkdir()
+    for n in range(100):
+        (directory / f"dead{n}").write_text("a" * 32 + "\n")
+    lease = leases.Lease(str(directory))
+    lease.add("b" * 32)
+    assert len(list(directory.iterdir())) == 1
+    lease.retire()
+
+
+def test_adding_a_file_waits_for_its_turn_but_not_for_ever(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = SourceCache(root)
+    cache.path_for(SOURCE, "first")
+    holder = os.open(root / "lock", os.O_RDWR)
+    fcntl.flock(holder, fcntl.LOCK_EX)
+    found: list[str] = []
+    thread = threading.Thread(target=lambda: found.append(cache.path_for(SOURCE, "second")))
+    thread.start()
+    thread.join(0.2)
+    assert found == [] and len(sources_in(root)) == 1, "did not wait"
+    assert Path(cache.path_for(SOURCE, "first")).exists()  # ours already: needs no turn
+    fcntl.flock(holder, fcntl.LOCK_UN)
+    thread.join(60)
+    assert found[0].startswith(str(root))
+    fcntl.flock(holder, fcntl.LOCK_EX)
+    monkeypatch.setattr(sources, "_LOCK_WAIT", 0.05)
+    assert cache.path_for(SOURCE, "third").startswith(str(root))
+    assert cache.stats()["error.lock.EAGAIN"] == 1
+    os.close(holder)
 
 
 def test_over_the_budget_with_everything_in_use_the_budget_holds(root: Path) -> None:
@@ -505,6 +580,22 @@ def test_clear_leaves_what_is_in_use(root: Path, fork: Fork) -> None:
     mine = cache.path_for(SOURCE, "mine")
     assert cache.clear() == 5
     assert [str(path) for path in sources_in(root)] == [mine]
+
+
+def test_what_is_there_is_used_even_when_nobody_can_be_told(root: Path, fork: Fork) -> None:
+    path = fork(lambda: SourceCache(root).path_for(SOURCE, "kernel")).result()
+    cache = SourceCache(root)
+    with FailingIO(errno.EROFS, at=1, onwards=True, only=("writev", "write", "mkdir", "rename", "utime")):
+        assert cache.path_for(SOURCE, "kernel") == path
+    stats = cache.stats()
+    assert (stats["hit"], stats["unleased"], stats["diverted"], stats["error.touch.EROFS"]) == (1, 1, 0, 1)
+
+
+def test_a_pipe_in_place_of_an_empty_source_is_replaced(root: Path) -> None:
+    cache = SourceCache(root)
+    path = Path(cache.path_for("", "empty"))
+    _pipe(path)
+    assert cache.path_for("", "empty") == str(path) and path.is_file()
 
 
 # -- when the disk does not play along --------------------------------------------------------
@@ -555,7 +646,7 @@ def test_a_file_that_cannot_grow_is_gone_around(root: Path, fork: Fork) -> None:
         return [small.startswith(str(root)), refused, value, cache.path_for("x = 1\n", "small") == small]
 
     assert fork(work).result() == [True, True, 7, True]
-    assert [path for path in root.rglob("tmp/*")] == [] and len(sources_in(root)) == 1
+    assert list(root.rglob("tmp/*")) == [] and len(sources_in(root)) == 1
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EROFS])
@@ -629,7 +720,7 @@ def test_the_private_directory_goes_with_its_process_and_with_no_other(tmp_path:
         "print(os.path.dirname(path))\n"
     )
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    command = [sys.executable, script, tmp_path / "sources"]
+    command = [sys.executable, str(script), str(tmp_path / "sources")]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert not Path(done.stdout.strip()).exists()

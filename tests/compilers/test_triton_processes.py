@@ -27,7 +27,6 @@ from hotstart.compilers import triton as ours
 triton = pytest.importorskip("triton", reason="needs Triton (pip install triton), no GPU")
 
 from triton import knobs  # noqa: E402
-from triton.backends.nvidia.compiler import get_ptxas  # noqa: E402
 from triton.runtime.cache import triton_key  # noqa: E402
 
 PROCESSES, KERNELS = 8, 20
@@ -63,12 +62,14 @@ exec "{real}" "$@"
 def assembled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The file in which the wrapped ``ptxas`` notes who assembles what. Wrapped once: Triton remembers where it is."""
     directory = tmp_path_factory.mktemp("ptxas")
-    wrapper = directory / "ptxas"
-    wrapper.write_text(_PTXAS.format(log=directory / "log", real=get_ptxas(90).path))
-    wrapper.chmod(0o755)
     with knobs.nvidia.scope():
         # Which of the two Triton takes for sm_90 changes between its releases.
-        os.environ["TRITON_PTXAS_PATH"] = os.environ["TRITON_PTXAS_BLACKWELL_PATH"] = str(wrapper)
+        for name in ("ptxas", "ptxas_blackwell"):
+            real = getattr(knobs.nvidia, name, knobs.nvidia.ptxas).path
+            wrapper = directory / name
+            wrapper.write_text(_PTXAS.format(log=directory / "log", real=real))
+            wrapper.chmod(0o755)
+            os.environ[f"TRITON_{name.upper()}_PATH"] = str(wrapper)
         yield directory / "log"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import random
@@ -10,7 +11,10 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
+
 from hotstart import Cache, Key
+from hotstart.testing import FailingIO
 
 PROCESSES, THREADS, KEYS = 16, 4, 50
 
@@ -172,22 +176,28 @@ def test_a_key_nested_in_itself_compiles(tmp_path: Path) -> None:
     assert calls == ["outer"]
 
 
-def test_an_exception_reaches_every_waiter_and_is_not_kept(tmp_path: Path) -> None:
-    cache = Cache(tmp_path / "s")
-    waiting = threading.Barrier(5)
+def wait_for_waiters(cache: Cache, n: int, count: int) -> None:
+    """Until so many threads of this process wait for the flight of a key."""
+    flight = cache._flight()._flying[key(n).digest]
+    for _ in range(6000):
+        if len(flight.done._cond._waiters) >= count:  # type: ignore[attr-defined]
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"{count} threads should be waiting")
+
+
+@pytest.mark.parametrize("on_disk", [True, False])
+def test_an_exception_reaches_every_waiter_and_is_not_kept(tmp_path: Path, on_disk: bool) -> None:
+    cache = Cache(tmp_path / "s" if on_disk else None)
     caught: list[BaseException] = []
+    compiles: list[int] = []
 
     def fails() -> dict[str, bytes]:
-        # All five have looked and found nothing before the one that compiles goes on.
-        for _ in range(2000):
-            if len(cache._flight()._flying) and waiting.n_waiting == 0:
-                break
-            time.sleep(0.005)
-        time.sleep(0.2)
+        compiles.append(1)
+        wait_for_waiters(cache, 1, 4)
         raise ValueError("no such kernel")
 
     def work() -> None:
-        waiting.wait(60)
         try:
             cache.get_or_compile(key(1), fails)
         except ValueError as error:
@@ -199,8 +209,99 @@ def test_an_exception_reaches_every_waiter_and_is_not_kept(tmp_path: Path) -> No
     for thread in threads:
         thread.join()
     assert len(caught) == 5
-    assert len({id(error) for error in caught}) < 5
+    assert len({id(error) for error in caught}) == len(compiles) == 1
     assert cache.get(key(1)) is None
+    assert cache.get_or_compile(key(1), lambda: {"x": b"second try"})["x"] == b"second try"
+
+
+def test_an_interrupted_compile_is_taken_over_by_a_waiter(tmp_path: Path) -> None:
+    """Ctrl-C in one thread is not the others' exception: one of them compiles."""
+    cache = Cache(tmp_path / "s")
+    first = threading.Event()
+    entries: list[bytes] = []
+
+    def make() -> dict[str, bytes]:
+        if not first.is_set():
+            first.set()
+            wait_for_waiters(cache, 1, 3)
+            raise KeyboardInterrupt
+        return {"x": b"made by another"}
+
+    def work() -> None:
+        try:
+            entries.append(cache.get_or_compile(key(1), make)["x"])
+        except KeyboardInterrupt:
+            entries.append(b"interrupted")
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(entries) == [b"interrupted"] + [b"made by another"] * 3
+
+
+@pytest.mark.parametrize("kind", ["memory", "disk", "read-only"])
+def test_the_first_callers_of_a_new_cache_compile_once(tmp_path: Path, kind: str, scale: int) -> None:
+    """Everything that is made on first use is made once, and who comes late looks again before it compiles."""
+    Cache(tmp_path / "s").close()
+    for turn in range(60 * scale):
+        cache = Cache(None) if kind == "memory" else Cache(tmp_path / "s", read_only=kind == "read-only")
+        start = threading.Barrier(6)
+        compiles: list[int] = []
+
+        def work(cache: Cache = cache, n: int = turn, start: threading.Barrier = start) -> None:
+            start.wait(60)
+            cache.get_or_compile(key(n), lambda: compiles.append(1) or {"x": b"made"})  # type: ignore[func-returns-value]  # noqa: B023
+
+        threads = [threading.Thread(target=work) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(compiles) == 1
+
+
+def test_compiles_nested_at_random_in_threads_do_not_hang(tmp_path: Path) -> None:
+    """Chains of keys in all orders, so that everybody waits for everybody unless somebody gives way."""
+    cache = Cache(tmp_path / "s", memory=0, wait=120)
+    wrong: list[object] = []
+
+    def ask(chain: list[int]) -> bytes:
+        def make() -> dict[str, bytes]:
+            time.sleep(0.001)
+            if len(chain) > 1:
+                ask(chain[1:])
+            return {"x": b"%d" % chain[0]}
+
+        return cache.get_or_compile(key(chain[0]), make)["x"]
+
+    def work(seed: int) -> None:
+        chance = random.Random(seed)
+        for turn in range(25):
+            chain = [turn * 10 + n for n in chance.sample(range(5), 4)]
+            try:
+                if ask(chain) != b"%d" % chain[0]:
+                    wrong.append(chain)
+            except Exception as error:
+                wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,), daemon=True) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(100)
+    assert not any(thread.is_alive() for thread in threads), "threads wait for each other for ever"
+    assert wrong == []
+
+
+def test_a_lock_that_cannot_be_had_is_not_waited_for(tmp_path: Path) -> None:
+    """Only another's lock is worth waiting for: a full or read-only disk is not."""
+    cache = Cache(tmp_path / "s", memory=0)
+    for error in (errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EMFILE):
+        with FailingIO(error, at=1, onwards=True, only=("open", "mkdir")):
+            assert cache.get_or_compile(key(error), lambda: {"x": b"made"})["x"] == b"made"
+        assert cache.stats()["errors"][f"flight.{errno.errorcode[error]}"] == 1
 
 
 def compile_side_by_side(root: str, log: str, barrier: threading.Barrier) -> None:

@@ -18,6 +18,7 @@ from hotstart.testing import (
     DiskCacheConformance,
     EvictingMachine,
     LayeredMachine,
+    RememberingMachine,
 )
 
 
@@ -101,5 +102,7 @@ TestMachine = CacheMachine.TestCase
 TestMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestEvictingMachine = EvictingMachine.TestCase
 TestEvictingMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestRememberingMachine = RememberingMachine.TestCase
+TestRememberingMachine.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
 TestLayeredMachine = LayeredMachine.TestCase
 TestLayeredMachine.settings = settings(max_examples=30, stateful_step_count=30, deadline=None)

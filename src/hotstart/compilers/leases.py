@@ -5,8 +5,8 @@ for every file it was given. The kernel frees the lock when the process ends, ho
 it ends; a lease that can be locked belongs to nobody and is removed. Process ids are
 not used: they come again.
 
-A forked child shares its parent's lease, and goes on holding it when the parent is
-gone; what it is given itself it writes into one of its own.
+A forked child shares its parent's lease: both write into it, and it is held until the
+last of them is gone. One that closed all its files (a daemon) opens another.
 """
 
 from __future__ import annotations
@@ -33,14 +33,13 @@ _MANY = 64
 class Lease:
     """What this process was given of one directory. Made by ``lease_on``; thread-safe."""
 
-    __slots__ = ("_directory", "_fd", "_identity", "_lock", "_owner", "_path", "names")
+    __slots__ = ("_directory", "_fd", "_identity", "_lock", "_path", "names")
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
         self._path = ""
         self._fd = -1
         self._identity = (0, 0)
-        self._owner = 0
         self._lock: LockType = allocate_lock()
         self.names: set[str] = set()
 
@@ -57,8 +56,8 @@ class Lease:
             self.names.add(name)
 
     def _is_open(self) -> bool:
-        """Whether the descriptor is ours: a daemon closes all it has, and the number comes again."""
-        if self._fd < 0 or self._owner != os.getpid():
+        """Whether the descriptor is still what it was: a daemon closes all it has, and the number comes again."""
+        if self._fd < 0:
             return False
         try:
             info = files.fstat(self._fd)
@@ -80,7 +79,7 @@ class Lease:
                     lines = "".join(f"{name}\n" for name in sorted(self.names)).encode()
                     if lines:
                         files.write_all(fd, [lines], len(lines))
-                    self._fd, self._path, self._owner = fd, path, os.getpid()
+                    self._fd, self._path = fd, path
                     self._identity = (info.st_dev, info.st_ino)
                     return
             except BaseException:
@@ -89,7 +88,7 @@ class Lease:
             files.close_quietly(fd)
 
     def retire(self) -> None:
-        """At the end of this process: remove the file, unless a child of ours still needs it."""
+        """At the end of this process: remove the file, unless a parent or child still needs it."""
         if not self._is_open():
             return
         files.close_quietly(self._fd)
@@ -97,9 +96,7 @@ class Lease:
         _remove_if_free(self._path)
 
     def after_fork(self) -> None:
-        # The parent's descriptor stays open, unused: it is what protects the names so far.
-        self._fd = -1
-        self._lock = allocate_lock()
+        self._lock = allocate_lock()  # a thread that is gone may have held it
 
 
 def _remove_if_free(path: str) -> bool:
@@ -164,7 +161,7 @@ def _at_exit() -> None:
         try:
             lease.retire()
         except OSError:
-            pass  # a child uses it, or it is gone; the next to look at it decides
+            pass  # somebody else uses it, or it is gone; the next to look at it decides
 
 
 def _after_fork_in_child() -> None:

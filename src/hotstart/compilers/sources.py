@@ -178,7 +178,7 @@ class SourceCache:
     def _check(self, path: str, data: bytes) -> tuple[str, int]:
         """Whether the file is ``data``, by content, and safe from others; and when it was written, in seconds."""
         try:
-            fd = files.open(path, files.READ)
+            fd = files.open(path, files.READ | _NONBLOCK)
         except FileNotFoundError:
             return _ABSENT, 0
         except OSError:
@@ -186,7 +186,7 @@ class SourceCache:
         try:
             info = files.fstat(fd)
             written = int(info.st_mtime)
-            if not stat.S_ISREG(info.st_mode) or info.st_size != len(data) or info.st_nlink != 1:
+            if info.st_size != len(data) or info.st_nlink != 1:
                 return _WRONG, written
             if not _is_ours(info, shared=bool(self.unwritable)) or files.read_all(fd, len(data) + 1) != data:
                 return _WRONG, written

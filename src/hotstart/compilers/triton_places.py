@@ -107,9 +107,10 @@ class Places:
         path = f"{self.root}/entries/{digest[:2]}/{digest[2:]}"
         if not os.access(path, os.F_OK):
             return False
-        uses = self._uses
-        uses.append((path, time_ns(), cost))
-        if len(uses) >= _TOGETHER:
+        with self._lock:
+            self._uses.append((path, time_ns(), cost))
+            enough = len(self._uses) >= _TOGETHER
+        if enough:
             self.tell()
         return True
 
@@ -124,7 +125,8 @@ class Places:
         if not self.read_only:
             for path, now in late.items():
                 try:
-                    os.utime(path, ns=(now, now))
+                    if os.stat(path).st_mtime_ns < now:  # or somebody else has used it since
+                        os.utime(path, ns=(now, now))
                 except OSError:
                     continue  # evicted since, or mounted read-only: there is nothing to keep it for
 

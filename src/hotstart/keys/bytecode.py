@@ -13,14 +13,13 @@ from types import CodeType
 
 from ..errors import UncacheableError
 from .digest import digest_of, encode
+from .instructions import operations
 from .references import Uses
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .references import Asked, Chain, Operation, Root
-
-#: Opcodes that leave the stack as the analysis sees it.
-_SKIPPED = frozenset(("CACHE", "EXTENDED_ARG", "NOP", "RESUME", "PRECALL", "PUSH_NULL", "NOT_TAKEN"))
+    from .instructions import Operation
+    from .references import Asked, Chain, Root
 
 #: Attributes through which code reaches what no name in it leads to.
 _UNSEEN = frozenset(
@@ -78,7 +77,7 @@ def facts_of(code: CodeType) -> CodeFacts:
 
 
 def _examine(code: CodeType) -> CodeFacts:
-    ops = _operations(code)
+    ops = operations(code)
     inner = [facts_of(item) for item in code.co_consts if isinstance(item, CodeType)]
     uses = Uses(code, ops, inner)
     facts = CodeFacts()
@@ -153,29 +152,3 @@ def _strings(constants: tuple[object, ...]) -> set[str]:
         if isinstance(item, tuple):
             found |= _strings(item)
     return found
-
-
-def _operations(code: CodeType) -> list[Operation]:
-    """Instructions as (name, argument, whether jumped to), alike for every Python: one variable each."""
-    from dis import get_instructions
-
-    ops: list[Operation] = []
-    target = False
-    for instruction in get_instructions(code):
-        op, arg = instruction.opname, instruction.argval
-        target = target or instruction.is_jump_target
-        if op in _SKIPPED:
-            continue
-        if op.startswith(("LOAD_FAST", "STORE_FAST")):
-            acts = [word for word in op.split("_") if word in ("LOAD", "STORE")]
-            names = arg if isinstance(arg, tuple) else (arg,)
-            ops += [(act + "_FAST", name, target) for act, name in zip(acts, names, strict=True)]
-        elif op == "BINARY_OP" and instruction.argrepr == "[]":
-            ops.append(("BINARY_SUBSCR", None, target))
-        else:
-            ops.append((_SAME.get(op, op), arg, target))
-        target = False
-    return ops
-
-
-_SAME = {"LOAD_METHOD": "LOAD_ATTR", "LOAD_SMALL_INT": "LOAD_CONST", "LOAD_CONST_IMMORTAL": "LOAD_CONST"}

@@ -11,17 +11,15 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import CodeType
-    from typing import Any
 
     from .bytecode import CodeFacts
+    from .instructions import Operation
 
     #: A name in the globals, or ("import", module, level, whether the top package is what gets bound).
     Root = str | tuple[str, str, int, bool]
     Chain = tuple[str, ...]
     #: How a value is asked for an item: ("const", "HOME"), ("global", "KEY"), or None when it cannot be told.
     Asked = tuple[str, str] | None
-    #: Name, argument, and whether it is jumped to.
-    Operation = tuple[str, Any, bool]
 
 _GLOBAL_LOADS = frozenset(("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"))
 _VARIABLE_LOADS = frozenset(("LOAD_FAST", "LOAD_DEREF"))

@@ -1,37 +1,38 @@
-"""The source of a function as its syntax tree: what bytecode does not keep.
+"""The text of a function: what bytecode does not keep.
 
 Triton, Warp, Taichi and their kin compile the text. ``x: tl.constexpr = 3`` inside
 a function, or a branch under ``if False``, means something to them and leaves no
 trace in bytecode. So where the text can be found it counts too, beside the
 bytecode and never instead of it: a text that is missing, stale or not the right
-one can only make two fingerprints differ that need not. Comments, layout and line
-numbers are no part of a syntax tree.
+one can only make two fingerprints differ that need not.
+
+White space and comments are taken out. That would be too much if strings were told
+apart by the text; they are by the bytecode. A syntax tree, which forgives every
+change of layout, was tried: it made the first fingerprint of a function twice as
+expensive.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from types import CodeType
 
 from .digest import digest_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import ast
-    from types import CodeType
-
-    #: What a text is known by, and the text itself where it is in no file.
+    #: What a text is known by, or the text itself where it is in no file.
     Version = tuple[object, ...]
 
-#: Lines of a file, and of each function in it, by qualified name, the first line (with decorators) and the last.
-_SPANS: dict[str, tuple[Version, list[str], dict[str, list[tuple[int, int]]]]] = {}
-_SPANS_COUNT = 64
+_LINES: dict[str, tuple[Version, list[str]]] = {}
+_LINES_COUNT = 256
 _DIGESTS: dict[int, tuple[CodeType, Version, str]] = {}
 _DIGESTS_COUNT = 8192
 
 
 def source_digest(code: CodeType, namespace: dict[str, object], versions: dict[str, Version | None]) -> str:
-    """The digest of the syntax tree of the function ``code`` was compiled from; empty when there is no text.
+    """The digest of the text of the function ``code`` was compiled from; empty when there is no text.
 
     ``namespace`` are the function's globals. ``versions`` remembers the state of
     files within one fingerprint, so that each is looked at once.
@@ -53,7 +54,8 @@ def source_digest(code: CodeType, namespace: dict[str, object], versions: dict[s
     if known is None or known[1] != version:
         if len(_DIGESTS) >= _DIGESTS_COUNT:
             _DIGESTS.clear()
-        known = _DIGESTS[id(code)] = (code, version, _digest(code, filename, version))
+        text = _text(code, _lines(filename, version))
+        known = _DIGESTS[id(code)] = (code, version, digest_of(text.encode("utf-8", "surrogatepass")))
     return known[2]
 
 
@@ -70,67 +72,48 @@ def _version(filename: str) -> Version | None:
     return ("".join(entry[2]),) if entry is not None and len(entry) == 4 else None
 
 
-def _digest(code: CodeType, filename: str, version: Version) -> str:
-    import ast
-
-    lines, spans = _read(filename, version)
-    found = spans.get(code.co_qualname, [])
-    # Several under one name (if/else, redefinition): the one on the right line, or all when the file has moved on.
-    found = [span for span in found if span[0] == code.co_firstlineno] or found
-    parts = []
-    for first, last in found:
-        # Under an "if", indented text is a program without a change to the strings in it.
-        text = "if 1:\n" + "\n".join(lines[first - 1 : last])
-        try:
-            parts.append(ast.dump(ast.parse(text if lines[first - 1][:1].isspace() else text[6:])))
-        except (SyntaxError, ValueError, RecursionError):
-            parts.append(text)
-    return digest_of("\0".join(parts).encode("utf-8", "surrogatepass")) if parts else ""
-
-
-def _read(filename: str, version: Version) -> tuple[list[str], dict[str, list[tuple[int, int]]]]:
-    known = _SPANS.get(filename)
+def _lines(filename: str, version: Version) -> list[str]:
+    known = _LINES.get(filename)
     if known is None or known[0] != version:
-        import ast
-
         if len(version) == 1:
             text = str(version[0])
         else:
             try:
-                text = _text(filename)
-            except (OSError, SyntaxError, UnicodeError):
+                with open(filename, "rb") as file:
+                    # Whatever its encoding: what is compared is written in the same one.
+                    text = file.read().decode("utf-8", "surrogateescape")
+            except OSError:
                 text = ""
-        spans: dict[str, list[tuple[int, int]]] = {}
-        try:
-            _collect(ast.parse(text).body, "", spans)
-        except (SyntaxError, ValueError, RecursionError):
-            pass  # the file is being edited: no text, and the bytecode still counts
-        if len(_SPANS) >= _SPANS_COUNT:
-            _SPANS.clear()
-        known = _SPANS[filename] = (version, text.split("\n"), spans)
-    return known[1], known[2]
+        if len(_LINES) >= _LINES_COUNT:
+            _LINES.clear()
+        known = _LINES[filename] = (version, text.replace("\r\n", "\n").split("\n"))
+    return known[1]
 
 
-def _text(filename: str) -> str:
-    from tokenize import open as open_source
+def _text(code: CodeType, lines: list[str]) -> str:
+    """The lines of the function, without white space and comments."""
+    first = code.co_firstlineno - 1
+    end = _last_line(code)
+    if not 0 <= first < end <= len(lines):
+        return ""  # the file has been cut since
+    # What follows and is indented deeper belongs to it, though no code came of it: ``x: int`` at the end.
+    depth = _indentation(lines[first])
+    while end < len(lines) and (not lines[end].strip() or _indentation(lines[end]) > depth):
+        end += 1
+    text = "".join(["".join(_without_comment(line).split()) for line in lines[first:end]])
+    # A file that was edited since has something else on these lines.
+    return text if f"def{code.co_name}" in text else ""
 
-    with open_source(filename) as file:
-        return file.read()
+
+def _last_line(code: CodeType) -> int:
+    last = max((end for _, end, _, _ in code.co_positions() if end is not None), default=code.co_firstlineno)
+    return max([last, *(_last_line(item) for item in code.co_consts if isinstance(item, CodeType))])
 
 
-def _collect(body: list[ast.stmt], prefix: str, spans: dict[str, list[tuple[int, int]]]) -> None:
-    """Note every function in ``body`` under the qualified name its code object has."""
-    import ast
+def _indentation(line: str) -> int:
+    return len(line) - len(line.lstrip())
 
-    for node in body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-            spans.setdefault(prefix + node.name, []).append((first, node.end_lineno or node.lineno))
-            _collect(node.body, f"{prefix}{node.name}.<locals>.", spans)
-        elif isinstance(node, ast.ClassDef):
-            _collect(node.body, f"{prefix}{node.name}.", spans)
-        else:
-            for name in ("body", "orelse", "finalbody"):
-                _collect(getattr(node, name, []), prefix, spans)
-            for part in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
-                _collect(part.body, prefix, spans)
+
+def _without_comment(line: str) -> str:
+    before, mark, _ = line.partition("#")
+    return before if mark and "'" not in before and '"' not in before else line

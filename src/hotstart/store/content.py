@@ -47,9 +47,6 @@ _PIECE = 1 << 20
 #: What a stream of unknown length is taken for: worth several threads.
 _LARGE = 1 << 30
 
-#: How often a put begins again when what it found in place was deleted under it.
-_RETRIES = 3
-
 #: Incompressible data is stored as it is unless zstd saves at least this share.
 _WORTH_IT = 0.9
 
@@ -103,12 +100,7 @@ class ContentStore:
 
     def put(self, data: bytes | bytearray | memoryview, *, compress: bool = False) -> str:
         """Store ``data`` and return its address."""
-        staged = self.stage(data, compress=compress)
-        for _ in range(_RETRIES):
-            if staged.temporary is not None or self.exists(staged.address):
-                break
-            staged = self.stage(data, compress=compress)  # deleted since we saw it in place
-        return self._keep(staged)
+        return self._keep(self.stage(data, compress=compress))
 
     def put_stream(self, source: BinaryIO, *, compress: bool = False) -> str:
         """Store all that can be read from ``source``, a piece at a time."""
@@ -326,15 +318,15 @@ class ContentStore:
             return staged
         return Staged(address, written + _CHECK_SIZE, path)
 
-    def adopt(self, staged: Staged) -> bool:
-        """Give a staged blob its name. False when it was in place when staged and is gone now.
+    def adopt(self, staged: Staged) -> None:
+        """Give a staged blob its name. One that was in place has it, unless it was deleted since.
 
         Two writers of the same blob may both get here: the second replaces the
         first's file by an equal one. OSError passes through.
         """
         path = self.path(staged.address)
         if staged.temporary is None:
-            return files.access(path, os.F_OK)
+            return
         try:
             files.rename(staged.temporary, path)
         except FileNotFoundError:
@@ -343,7 +335,6 @@ class ContentStore:
         staged.temporary = None
         if self.durable:
             files.sync_directory(os.path.dirname(path))
-        return True
 
     def quarantine(self, address: str, identity: os.stat_result | None) -> None:
         """Move a damaged blob aside, unless it has been replaced since it was read."""
@@ -352,11 +343,8 @@ class ContentStore:
     def _keep(self, staged: Staged) -> str:
         temporary = staged.temporary
         try:
-            if not self.adopt(staged):
-                raise StoreError(f"blob {staged.address[:12]}… was deleted while it was being put; put it again")
+            self.adopt(staged)
         except OSError as error:
-            if isinstance(error, StoreError):
-                raise
             raise _gave_up(temporary, error) from error
         return staged.address
 

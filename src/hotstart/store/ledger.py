@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import struct
 import time
-from _thread import allocate_lock
+from _thread import allocate_lock, get_ident
 
 from xxhash import xxh3_64_intdigest
 
@@ -49,6 +49,9 @@ _UNKNOWN = 1
 
 #: Past this length the index takes the records in, even when nothing has to be evicted.
 LONG = 256 * 1024
+
+#: So long, in seconds, a fork waits for the turn of another thread to end.
+_FORK_WAIT = 1.0
 
 #: A head read without the lock can be half of an old and half of a new one: look again, this often.
 _PEEKS = 4
@@ -111,12 +114,24 @@ class Ledger:
     the store turns it into a dropped write.
     """
 
-    __slots__ = ("_fd", "_mutex", "_path", "_pending", "bytes", "entries", "generation", "tail", "unknown")
+    __slots__ = (
+        "_fd",
+        "_mutex",
+        "_path",
+        "_paused_by",
+        "_pending",
+        "bytes",
+        "entries",
+        "generation",
+        "tail",
+        "unknown",
+    )
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._fd = -1
         self._mutex: LockType = allocate_lock()
+        self._paused_by = 0
         self._pending: list[bytes] = []
         self.bytes = self.entries = self.generation = 0
         self.tail = _FIRST
@@ -235,11 +250,26 @@ class Ledger:
         with self._mutex:
             self._close()
 
+    def before_fork(self) -> None:
+        """Let the turn of another thread end first, if it ends soon.
+
+        A child made in the middle of one has a copy of the index's transaction. When
+        that child exits, SQLite rolls the copy back, over what the parent has written since.
+        """
+        if self._mutex.acquire(timeout=_FORK_WAIT):
+            self._paused_by = get_ident()
+
+    def after_fork_in_parent(self) -> None:
+        if self._paused_by == get_ident():
+            self._paused_by = 0
+            self._mutex.release()
+
     def after_fork(self) -> None:
         """In a child: drop the descriptor, since flock on it would be the parent's lock.
 
         Closing releases nothing of the parent's; only an explicit unlock would.
         """
+        self._paused_by = 0
         self._mutex = allocate_lock()
         self._pending = []
         self._close()

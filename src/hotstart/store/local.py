@@ -350,7 +350,7 @@ class LocalStore:
                     return True
             finally:
                 self.ledger.release()
-            if admitted is None and not self.upkeep.rebuild(need):
+            if admitted is None and not self.upkeep.rebuild(need, LOCK_WAIT):
                 self.counters.add("refused.rebuilding")
                 return False
             for number in gone:

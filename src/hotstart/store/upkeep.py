@@ -7,6 +7,7 @@ so that other processes go on meanwhile.
 
 from __future__ import annotations
 
+import time
 from errno import EISDIR, ELOOP, ENXIO
 
 from ..log import say
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 #: What opening says of a name that is no regular file: a link, a socket. It can never become an entry again.
 _NO_FILE = (ELOOP, EISDIR, ENXIO)
 
+#: Whoever waits for another's rebuild looks this often, in seconds.
+_REBUILD_PAUSE = 5e-3
+
 #: Connections of a parent process. Closing one in a child could roll back a
 #: transaction the parent is in the middle of, so they are kept, unused, for ever.
 _inherited: list[Index] = []
@@ -41,6 +45,8 @@ class Upkeep:
         self._path = f"{store.root}/index.sqlite"
         self._index: Index | None = None
         self._identity = (0, 0)
+        #: Descriptors of locks held by threads that rebuild, for a child to close.
+        self._rebuilding: set[int] = set()
         #: Called before anything is chosen for eviction, so that uses in memory count.
         self.before_eviction: Callable[[], None] = lambda: None
 
@@ -199,15 +205,21 @@ class Upkeep:
         remove(self._path)
         remove(self._path + "-journal")
 
-    def rebuild(self, need: int = 0) -> bool:
+    def rebuild(self, need: int = 0, wait: float = 0.0) -> bool:
         """Walk the files, count them and make a new index; others read and write meanwhile.
 
         Where there can be no index, make room for ``need`` bytes while we are at it.
-        False when another process is at it, or when it cannot be done here.
+        False when it cannot be done here, or when another is at it, unless that one
+        ends within ``wait`` seconds: then that was the rebuild.
         """
-        lock = self._rebuild_lock()
-        if lock < 0:
+        try:
+            lock = self._rebuild_lock()
+        except BlockingIOError:
+            return self._rebuilt_by_another(wait)
+        except OSError as error:
+            self.counters.error("rebuild", error)
             return False
+        self._rebuilding.add(lock)
         fresh = f"{self.store.root}/tmp/{files.unique_name()}"
         try:
             generation = self._begin_rebuild()
@@ -221,7 +233,32 @@ class Upkeep:
         finally:
             remove(fresh)
             remove(fresh + "-journal")
+            self._rebuilding.discard(lock)
             files.close_quietly(lock)
+
+    def _rebuild_lock(self) -> int:
+        """The descriptor of the lock, ours. Raises BlockingIOError while another holds it, and OSError."""
+        fd = files.open(f"{self.store.root}/rebuild", files.UPDATE, files.PRIVATE_FILE)
+        try:
+            files.flock(fd, files.LOCK_EX | files.LOCK_NB)
+        except BaseException:
+            files.close_quietly(fd)
+            raise
+        return fd
+
+    def _rebuilt_by_another(self, wait: float) -> bool:
+        deadline = time.monotonic() + wait
+        while time.monotonic() < deadline:
+            time.sleep(_REBUILD_PAUSE)
+            try:
+                files.close_quietly(self._rebuild_lock())
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                self.counters.error("rebuild", error)
+                return False
+            return True
+        return False
 
     def _begin_rebuild(self) -> int | None:
         """The generation that a walk from now on completes; None when it is not our turn.
@@ -267,19 +304,6 @@ class Upkeep:
             index.close()
         self.counters.add("index_rebuilt")
         return True
-
-    def _rebuild_lock(self) -> int:
-        try:
-            fd = files.open(f"{self.store.root}/rebuild", files.UPDATE, files.PRIVATE_FILE)
-        except OSError as error:
-            self.counters.error("rebuild", error)
-            return -1
-        try:
-            files.flock(fd, files.LOCK_EX | files.LOCK_NB)
-        except OSError:
-            files.close_quietly(fd)
-            return -1
-        return fd
 
     def _index_files(self, index: Index) -> None:
         index.begin()
@@ -423,6 +447,9 @@ class Upkeep:
         self._forget_index()
 
     def after_fork(self) -> None:
+        for lock in self._rebuilding:
+            files.close_quietly(lock)  # or it would stay locked as long as this child lives
+        self._rebuilding = set()
         if self._index is not None:
             _inherited.append(self._index)
         self._index, self._identity = None, (0, 0)

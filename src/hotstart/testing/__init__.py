@@ -5,7 +5,7 @@
     ContentStoreConformance        the contract of a content store, as a class of tests
     CacheConformance               the contract of a cache, likewise
     DiskCacheConformance           the same for a cache that outlives its process
-    CacheMachine, EvictingMachine, LayeredMachine
+    CacheMachine, EvictingMachine, LayeredMachine, RememberingMachine
                                    Hypothesis state machines against a plain dict
 
 The suites and machines need pytest and Hypothesis, and load only when they are named.
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .machine import CacheMachine as CacheMachine
     from .machine import EvictingMachine as EvictingMachine
     from .machine import LayeredMachine as LayeredMachine
+    from .machine import RememberingMachine as RememberingMachine
 
 _HOMES = {
     "ContentStoreConformance": "conformance",
@@ -37,6 +38,7 @@ _HOMES = {
     "CacheMachine": "machine",
     "EvictingMachine": "machine",
     "LayeredMachine": "machine",
+    "RememberingMachine": "machine",
 }
 
 __all__ = ["OPERATIONS", "Audit", "FailingIO", "KillingIO", "SlowIO", "audit", "open_descriptors", *_HOMES]

@@ -134,6 +134,8 @@ class ContentStoreConformance(_Suite):
                 continue  # None means all of them
             with pytest.raises(AddressError, match="64 lower-case"):
                 call(address)
+        with pytest.raises(AddressError, match="64 lower-case"):
+            store.copy_to(address, io.BytesIO())
         assert len(store) == 1
 
     def test_putting_again_changes_nothing(self, root: Path) -> None:
@@ -347,9 +349,23 @@ class DiskCacheConformance(CacheConformance):
         assert self.damage(root, chance) >= 30
         with self.make_store(root) as cache:
             assert [cache.get(self.key(n)) for n in range(30)] == [None] * 30
+            stats = cache.stats()
+            assert stats["corrupt"] + stats["other_version"] == stats["misses"] == 30
             assert cache.put(self.key(0), {"x": b"healed"})
             found = cache.get(self.key(0))
             assert found is not None and found["x"] == b"healed"
+
+    def test_large_artifacts_are_kept_once(self, root: Path) -> None:
+        large = random.Random(3).randbytes(2_000_000)
+        with self.make_store(root) as cache:
+            for n in range(4):
+                assert cache.put(self.key(n), {"large": large, "again": large, "own": b"%d" % n})
+            assert sum(path.stat().st_size for path in root.rglob("*") if path.is_file()) < 1.5 * len(large)
+            assert cache.delete(self.key(0))
+            cache.gc()
+            for n in range(1, 4):
+                found = cache.get(self.key(n))
+                assert found is not None and found["large"] == found["again"] == large
 
     #: Whether to put a gigabyte through; it takes some ten seconds.
     gigabyte = False

@@ -35,10 +35,11 @@ class CacheMachine(RuleBasedStateMachine):
     """One cache without a cap worth mentioning: what was put stays, unless it was damaged."""
 
     max_size: int | str = "1GiB"
+    memory: int | str = 0
     evicts = False
 
     def make_cache(self, root: Path) -> Cache:
-        return Cache(root, max_size=self.max_size, memory=0)
+        return Cache(root, max_size=self.max_size, memory=self.memory)
 
     @initialize()
     def begin(self) -> None:
@@ -194,10 +195,33 @@ class EvictingMachine(CacheMachine):
         assert self.cache.unpin(self.key(n)) == (n in self.pinned)
         self.pinned.discard(n)
 
+    @rule(size=st.sampled_from([0, 1, 100_000, 300_000]), older_than=st.sampled_from([None, 0.0, 3600.0]))
+    def shrink(self, size: int, older_than: float | None) -> None:
+        would = self.cache.gc(max_size=size, older_than=older_than, dry_run=True)
+        before = audit(self.root)
+        done = self.cache.gc(max_size=size, older_than=older_than)
+        after = audit(self.root)
+        assert after.bytes <= size or self.pinned
+        assert done["entries"] == before.entries - after.entries
+        assert would["entries"] <= before.entries
+
     @precondition(lambda self: hasattr(self, "root"))
     @invariant()
     def the_cap_holds(self) -> None:
         assert audit(self.root).bytes <= 400_000
+
+
+class RememberingMachine(CacheMachine):
+    """With a memory tier too small for the larger entries: what it serves is never older than what was put."""
+
+    memory: int | str = 60_000
+
+    @rule(n=_names)
+    def read_twice(self, n: int) -> None:
+        """What one tier says, the other confirms."""
+        first, second = self.cache.get(self.key(n)), self.cache.get(self.key(n))
+        assert (first is None) == (second is None)
+        self.compare(n, second)
 
 
 class LayeredMachine(CacheMachine):

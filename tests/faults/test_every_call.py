@@ -1,13 +1,15 @@
-"""ENOSPC, EROFS, EACCES and EIO at every I/O call in turn, of every operation.
+"""At every I/O call of every operation in turn: the call fails, or the process is killed there.
 
-Protects contract 2 (never in the way) and what must hold after any error: right
-bytes, nothing lost that was promised, accounts that are never too low, and a store
-that goes on as soon as the disk does.
+ENOSPC, EROFS, EACCES, EIO, a disk that is gone for good, a write that ends half-way,
+and SIGKILL. Protects contracts 2 and 3: never in the way, all or nothing; and what
+must hold after any of it: right bytes, nothing lost that was promised, accounts that
+are never too low, and a store that goes on as soon as the disk does.
 """
 
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -17,7 +19,7 @@ import pytest
 
 from hotstart import Cache, Key
 from hotstart.store.ledger import Ledger
-from hotstart.testing import FailingIO, audit, open_descriptors
+from hotstart.testing import FailingIO, KillingIO, audit, open_descriptors
 
 if TYPE_CHECKING:
     from tests.faults.conftest import Cell
@@ -60,6 +62,8 @@ class Trial:
         self.promised = set(range(HELD))
         self.possible = set(range(HELD))
         self.answers: list[tuple[int, object]] = []
+        #: Where a child that may be killed says which puts had returned True.
+        self.promises = -1
 
     def open(self) -> Cache:
         return Cache(self.root, max_size=self.cap, memory=0, policy="lru")
@@ -68,6 +72,8 @@ class Trial:
         self.possible.add(n)
         if cache.put(key(n), content(n)):
             self.promised.add(n)
+            if self.promises >= 0:
+                os.write(self.promises, bytes([n]))
 
     def get(self, cache: Cache, n: int) -> None:
         self.answers.append((n, cache.get(key(n))))
@@ -248,6 +254,7 @@ def _flip(path: Path, at: int) -> None:
 
 def run(trial: Trial, operation: str, io: FailingIO, cell: Cell) -> None:
     """The operation under the fault, then everything that must hold."""
+    cell.runs += 1
     before = open_descriptors()
     cache = trial.open()
     with io:
@@ -257,7 +264,6 @@ def run(trial: Trial, operation: str, io: FailingIO, cell: Cell) -> None:
         except Exception as error:
             cell.harm("raised", f"{_where(io)}: {type(error).__name__}: {error}")
     cache.close()
-    cell.runs += 1
     opened = open_descriptors() - before
     if opened:
         cell.harm("leaked", f"{_where(io)}: {sorted(opened)}")
@@ -266,35 +272,87 @@ def run(trial: Trial, operation: str, io: FailingIO, cell: Cell) -> None:
     truth = audit(trial.root)
     if truth.temporary and unlinkable:
         cell.harm("leaked", f"{_where(io)}: {truth.temporary}")
+    _check_ledger(trial, _where(io), cell)
+    for n, entry in trial.answers:
+        _compare(n, entry, _where(io), cell)
+    _check_afterwards(trial, cache, _where(io), cell)
+
+
+def run_killed(trial: Trial, operation: str, io: KillingIO, cell: Cell) -> None:
+    """The operation in a child that dies at one call, then everything that must hold."""
+    cell.runs += 1
+    reader, trial.promises = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            with trial.open() as cache, io:
+                OPERATIONS[operation](cache, trial)
+        finally:
+            os._exit(0)  # not reached if the call was
+    os.close(trial.promises)
+    _, status = os.waitpid(child, 0)
+    promised = os.read(reader, 100)
+    os.close(reader)
+    where = f"killed at call {io.at}" + (", in mid-write" if io.torn else "")
+    if not os.WIFSIGNALED(status):
+        cell.harm("broken", f"{where}: the child was not killed: there was no such call")
+    if operation in ("put, evicting", "put, rebuilding", "gc to a size"):
+        trial.promised = {PINNED}
+    elif operation == "clear":
+        trial.promised = set()
+    else:
+        trial.promised = trial.promised - _UNSURE.get(operation, set()) | set(promised)
+    trial.possible |= {ABSENT, SHARING, BLOBBY}
+    _check_ledger(trial, where, cell)
+    _check_afterwards(trial, trial.open(), where, cell)
+    # Nobody comes back for the temporary files of the dead: they go when they are old.
+    for directory in (trial.root / "tmp", trial.root / "blobs" / "tmp"):
+        for path in directory.glob("*"):
+            os.utime(path, (0, 0))
+    with trial.open() as cache:
+        cache.put(key(LATER), content(LATER))
+    left = audit(trial.root).temporary
+    if left:
+        cell.harm("leaked", f"{where}: {left}")
+
+
+#: What may be gone afterwards because the operation was about to remove it, or it is damaged.
+_UNSURE = {
+    "delete": {0, 2},
+    "get, damaged": {1},
+    "get, damaged blob": {5},
+    "verify": {1, 5},
+}
+
+
+def _check_ledger(trial: Trial, where: str, cell: Cell) -> None:
+    truth = audit(trial.root)
     known = Ledger(f"{trial.root}/ledger").peek()
     if known is not None and known[1] < truth.bytes:
-        cell.harm("accounts", f"{_where(io)}: the ledger says {known[1]} bytes of {truth.bytes}")
-    for n, entry in trial.answers:
-        _compare(n, entry, io, cell)
-    _check_afterwards(trial, cache, io, cell)
+        cell.harm("accounts", f"{where}: the ledger says {known[1]} bytes of {truth.bytes}")
 
 
-def _check_afterwards(trial: Trial, same: Cache, io: FailingIO, cell: Cell) -> None:
+def _check_afterwards(trial: Trial, same: Cache, where: str, cell: Cell) -> None:
     """The fault is gone: nothing promised is missing, and old and new handles work, with right accounts."""
     with trial.open() as fresh:
         for n in sorted(trial.possible):
             entry = fresh.get(key(n))
-            _compare(n, entry, io, cell)
+            _compare(n, entry, where, cell)
             if entry is None and n in trial.promised:
-                cell.harm("lost", f"{_where(io)}: entry {n}; {fresh.stats()}")
+                cell.harm("lost", f"{where}: entry {n}; {fresh.stats()}")
         for number, cache in enumerate((same, fresh)):
             if not cache.put(key(LATER + number), content(LATER + number)) or fresh.get(key(LATER + number)) is None:
-                cell.harm("broken", f"{_where(io)}: put says no through handle {number}: {cache.stats()}")
+                cell.harm("broken", f"{where}: put says no through handle {number}: {cache.stats()}")
         same.close()
         fresh.gc()
         stats, truth = fresh.stats(), audit(trial.root)
         if (stats["entries"], stats["bytes"]) != (truth.entries, truth.bytes):
-            cell.harm("accounts", f"{_where(io)}: after gc {stats['entries']}, {stats['bytes']} for {truth}")
+            cell.harm("accounts", f"{where}: after gc {stats['entries']}, {stats['bytes']} for {truth}")
 
 
-def _compare(n: int, entry: object, io: FailingIO, cell: Cell) -> None:
+def _compare(n: int, entry: object, where: str, cell: Cell) -> None:
     if entry is not None and dict(entry.items()) != content(n):  # type: ignore[attr-defined]
-        cell.harm("wrong", f"{_where(io)}: entry {n}")
+        cell.harm("wrong", f"{where}: entry {n}")
 
 
 def _where(io: FailingIO) -> str:
@@ -342,6 +400,25 @@ def test_an_error_at_any_io_call_costs_at_most_that_call(
         cell(name, operation).check()
 
 
+@pytest.mark.parametrize("operation", [name for name in OPERATIONS if name not in ("get", "get, absent")])
+def test_a_process_killed_at_any_io_call_loses_at_most_what_it_was_writing(
+    operation: str, stores: Callable[[str], Trial], cell: Callable[[str, str], Cell], scale: int
+) -> None:
+    counting = FailingIO()
+    trial = stores(operation)
+    with trial.open() as cache, counting:
+        OPERATIONS[operation](cache, trial)
+    kills = [KillingIO(at) for at in points(counting.calls, scale)]
+    writes = sum(name in WRITES for name in counting.log)
+    kills += [KillingIO(at, torn=True, only=WRITES) for at in points(writes, scale)]
+    kept = cell("SIGKILL", operation)
+    for io in kills:
+        trial = stores(operation)
+        run_killed(trial, operation, io, kept)
+        shutil.rmtree(trial.root)
+    kept.check()
+
+
 def test_get_put_and_get_or_compile_survive_every_error_hundreds_of_times(
     stores: Callable[[str], Trial], cell: Callable[[str, str], Cell], scale: int
 ) -> None:
@@ -366,7 +443,7 @@ def test_get_put_and_get_or_compile_survive_every_error_hundreds_of_times(
                             cache.delete(key(n))
                             trial.promised.discard(n)
                 for n, entry in trial.answers:
-                    _compare(n, entry, io, kept)
+                    _compare(n, entry, _where(io), kept)
                 trial.answers.clear()
                 rounds += 1
                 _heal(trial, io, kept)
@@ -382,7 +459,7 @@ def _heal(trial: Trial, io: FailingIO, cell: Cell) -> None:
     with trial.open() as cache:
         for n in range(HELD):
             entry = cache.get(key(n))
-            _compare(n, entry, io, cell)
+            _compare(n, entry, _where(io), cell)
             if entry is None and n in trial.promised:
                 cell.harm("lost", f"{_where(io)}: entry {n}; {cache.stats()}")
             if entry is None and not cache.put(key(n), content(n)):
