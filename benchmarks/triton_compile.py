@@ -183,7 +183,7 @@ def _fresh(place: Path, program: Path, count: int) -> dict[str, dict[str, Times]
             times[FIRST][name].append(taken[0])
             times[OTHERS][name] += taken[1:]
             times[ALL][name].append(sum(taken))
-        order.reverse()
+        order.append(order.pop(0))
     return {row: {name: Times(ns) for name, ns in by.items()} for row, by in times.items()}
 
 

@@ -14,6 +14,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+# In CI the same examples every time: what lands must not depend on luck. Elsewhere they differ from run to run.
+settings.register_profile("ci", derandomize=True, deadline=None)
+settings.register_profile("here", deadline=None)
+settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 # So that a failing ``assert`` in these shows its values, as it would in a test file.
 pytest.register_assert_rewrite("hotstart.testing.conformance", "hotstart.testing.machine")

@@ -281,3 +281,18 @@ def test_an_environment_variable_that_is_read_counts(
         assert len(set(seen)) == 3
         monkeypatch.setenv("HS_UNRELATED", "1")
         assert fingerprint(function) == seen[-1]
+
+
+def test_an_environment_put_in_the_place_of_the_real_one_counts_by_content(
+    tmp_path: Path, program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with program(tmp_path, ENVIRONMENT) as main:
+        seen = [fingerprint(main.f3)]
+        for answer in (lambda name: "1", lambda name: "2"):
+            monkeypatch.setattr("os.getenv", answer)
+            seen.append(fingerprint(main.f3))
+        monkeypatch.undo()
+        for value in ("1", "2"):
+            monkeypatch.setattr("os.environ", {"HS_TEST": value})
+            seen.append(fingerprint(main.f0))
+    assert len(set(seen)) == len(seen)

@@ -186,7 +186,7 @@ class SourceCache:
         try:
             info = files.fstat(fd)
             written = int(info.st_mtime)
-            if info.st_size != len(data) or info.st_nlink != 1:
+            if not stat.S_ISREG(info.st_mode) or info.st_size != len(data) or info.st_nlink != 1:
                 return _WRONG, written
             if not _is_ours(info, shared=bool(self.unwritable)) or files.read_all(fd, len(data) + 1) != data:
                 return _WRONG, written

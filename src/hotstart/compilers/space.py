@@ -21,7 +21,7 @@ class Space:
     Raises UsageError when it is empty or no space, UncacheableError for what has no form.
     """
 
-    __slots__ = ("configs", "data", "numbers")
+    __slots__ = ("configs", "data", "digest", "numbers")
 
     def __init__(self, configs: Iterable[Any] | Mapping[str, Iterable[Any]]) -> None:
         if isinstance(configs, (str, bytes)) or not hasattr(configs, "__iter__"):
@@ -33,6 +33,7 @@ class Space:
         #: The configurations as they were given, in the order of their encodings.
         self.configs = [found[raw][0] for raw in sorted(found)]
         self.data = [found[raw][1] for raw in sorted(found)]
+        self.digest = space_digest(self.data)
         self.numbers = {raw: number for number, raw in enumerate(sorted(found))}
 
     def number(self, config: Any) -> int:
@@ -44,6 +45,11 @@ class Space:
 
     def __len__(self) -> int:
         return len(self.configs)
+
+
+def space_digest(data: list[Any]) -> str:
+    """What stands for a space in a key; ``data`` are its configurations in the order of their encodings."""
+    return digest_of(encode(data))
 
 
 def _product(choices: Any) -> list[dict[str, Any]]:

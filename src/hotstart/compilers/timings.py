@@ -4,8 +4,8 @@ Merging takes everything from both sides, the order does not matter, and merging
 twice changes nothing: that is what lets processes, files and machines be put
 together in any order without losing a measurement.
 
-Stored (artifact ``timings``) it is the canonical encoding of a mapping; exported it
-is JSON in which types survive:
+Stored it is two artifacts, ``question`` and ``timings``, canonical encodings; exported
+it is JSON in which types survive:
 
     null, true, 1, 1.5, "text", [list], {"name": value}      as they are
     {"$tuple": […]}, {"$set": […]}, {"$bytes": "hex"}, {"$complex": [re, im]}
@@ -20,7 +20,13 @@ from ..keys.digest import MAX_DEPTH, decode, digest_of, encode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Protocol
+
+    class Mapping(Protocol):
+        """What an entry and a dict have in common."""
+
+        def __getitem__(self, name: str, /) -> bytes: ...
+
 
 #: Raised when stored or exported results change their meaning; others are then not seen.
 SCHEMA = 1
@@ -79,31 +85,37 @@ class Timings:
     # -- stored ------------------------------------------------------------------------
 
     def artifacts(self) -> dict[str, bytes]:
-        whole = {
-            "about": self.about,
-            "configs": self.configs,
-            "samples": self.samples,
-            "failed": self.failed,
+        """The question, which only an export reads, apart from the answers."""
+        found = {
+            "timings": encode((self.samples, self.failed)),
+            "question": encode((self.about, self.configs)),
         }
         best = self.best()
-        found = {"timings": encode(whole)}
         if best is not None:
             found["best_config"] = encode(self.configs[best])
         return found
 
-    @classmethod
-    def stored(cls, data: bytes) -> Timings:
-        """Raises ValueError when ``data`` is not what ``artifacts`` writes."""
+    def read(self, data: bytes) -> None:
+        """Add an artifact ``timings``. Raises ValueError when it is not what ``artifacts`` writes."""
         try:
-            whole = decode(data)
-            made = cls(dict(whole["about"]), list(whole["configs"]))
-            for number, samples in whole["samples"].items():
-                for seconds in samples:
-                    made.add(made._number(number), seconds)
-            for number, reason in whole["failed"].items():
-                made.add(made._number(number), None, reason)
+            samples, failed = decode(data)
+            for number, times in samples.items():
+                for seconds in times:
+                    self.add(self._number(number), seconds)
+            for number, reason in failed.items():
+                self.add(self._number(number), None, reason)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not timings: {error!r}") from None
+
+    @classmethod
+    def stored(cls, entry: Mapping) -> Timings:
+        """All of an entry. Raises ValueError, KeyError when it is none of ours."""
+        try:
+            about, configs = decode(entry["question"])
+            made = cls(dict(about), list(configs))
+        except TypeError as error:
+            raise ValueError(f"no question: {error!r}") from None
+        made.read(entry["timings"])
         return made
 
     def _number(self, number: object) -> int:

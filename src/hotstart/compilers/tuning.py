@@ -21,7 +21,7 @@ from collections import OrderedDict
 from ..errors import HotstartError, UsageError
 from ..keys.digest import digest_of, encode
 from ..keys.key import Key
-from .space import Space, coded, signature
+from .space import Space, coded, signature, space_digest
 from .timings import FIELDS, SCHEMA, Timings, plain
 
 TYPE_CHECKING = False
@@ -240,25 +240,27 @@ class TuningCache:
 
     def _known(self, question: _Question, *, fresh: bool) -> Timings:
         known = question.empty()
-        found = self._read(question.key, fresh=fresh)
-        if found is not None:
-            known.merge(found[0])
+        self._read(question.key, known, fresh=fresh)
         unstored = self._unstored.get(question.key.digest)
         if unstored is not None:
             known.merge(unstored)
         return known
 
-    def _read(self, key: Key, *, fresh: bool) -> tuple[Timings, float] | None:
-        """What is stored, and what it cost. ``fresh`` looks past the memory tier, which other processes do not see."""
+    def _read(self, key: Key, known: Timings, *, fresh: bool) -> float | None:
+        """Add what is stored to ``known``; the seconds it cost, or None when there is nothing.
+
+        ``fresh`` looks past the memory tier, which other processes do not see.
+        """
         cache = self._cache
         entry = cache._get_far(key.digest) if fresh and cache.disk is not None else cache.get(key)
         if entry is None:
             return None
         try:
-            return Timings.stored(entry["timings"]), entry.cost
+            known.read(entry["timings"])
         except (ValueError, KeyError):
-            cache._counters.add("tuning.unreadable")  # somebody else's idea of this kind; it is replaced
+            cache._counters.add("tuning.unreadable")  # somebody else's idea of this kind
             return None
+        return entry.cost
 
     def _merge(self, key: Key, new: Timings, cost: float, wait: float = _MERGE_WAIT) -> Timings:
         """Add to what is stored, whoever else does; all that is known afterwards."""
@@ -271,13 +273,10 @@ class TuningCache:
             lock = flights.lock(_token("merge", digest), time.monotonic() + wait, True)
             stored = False
             try:
-                found = self._read(key, fresh=True)
-                if found is not None:
-                    new.merge(found[0])
-                    cost += found[1]
+                spent = self._read(key, new, fresh=True)
                 # Without the lock, or over what could not be read, another's results would be lost: keep ours here.
-                if (lock is not None or flights.directory is None) and (found is not None or self._is_free(digest)):
-                    stored = self._cache.put(key, new.artifacts(), cost=cost)
+                if (lock is not None or flights.directory is None) and (spent is not None or self._is_free(digest)):
+                    stored = self._cache.put(key, new.artifacts(), cost=cost + (spent or 0.0))
             finally:
                 if lock is not None:
                     lock.release(stored=True)
@@ -325,7 +324,7 @@ class TuningCache:
 
         results = load(text, source)
         for timings in results:
-            self._merge(_key(timings.about, timings.configs), timings, 0.0)
+            self._merge(_key(timings.about, space_digest(timings.configs)), timings, 0.0)
         return len(results)
 
     def _results(self) -> list[Timings]:
@@ -335,7 +334,7 @@ class TuningCache:
             entry = disk.read(digest) if disk is not None else None
             if entry is not None:
                 try:
-                    found[digest] = Timings.stored(entry["timings"])
+                    found[digest] = Timings.stored(entry)
                 except (ValueError, KeyError):
                     self._cache._counters.add("tuning.unreadable")
         for digest, timings in list(self._unstored.items()):
@@ -378,15 +377,15 @@ class _Question:
     def __init__(self, about: dict[str, Any], space: Space) -> None:
         self.about = about
         self.space = space
-        self.key = _key(about, space.data)
+        self.key = _key(about, space.digest)
         self.turn = _token("tune", self.key.digest)
 
     def empty(self) -> Timings:
         return Timings(self.about, self.space.data)
 
 
-def _key(about: Mapping[str, Any], configs: list[Any]) -> Key:
-    return Key("tuning", schema=SCHEMA, space=configs, **{name: about[name] for name in FIELDS})
+def _key(about: Mapping[str, Any], space: str) -> Key:
+    return Key("tuning", schema=SCHEMA, space=space, **{name: about[name] for name in FIELDS})
 
 
 def _token(what: str, digest: str) -> str:

@@ -183,11 +183,18 @@ def _reached(walk: Walk, value: Any, chain: Chain, label: str, facts: CodeFacts,
         if type(value) is modules.Token:
             return value.token
         rest = rest[1:]
-    if value is os.environ or value is os.getenv:
+    if (value is os.environ or value is os.getenv) and _is_genuine(value):
         return _environment(walk, value, rest, label, facts, namespace)
     if not rest:
         return walk.token(value, f"global {label}")
     return walk.token(value, f"global {label.rsplit('.', len(rest))[0]}") + modules.leaf(value, rest)
+
+
+def _is_genuine(value: Any) -> bool:
+    """Whether this is the standard library's own: somebody may have put another in its place."""
+    if type(value) is FunctionType:
+        return installed.home(value) is not None
+    return f"{type(value).__module__}.{type(value).__qualname__}" == "os._Environ"
 
 
 #: What may be asked of os.environ for one name.

@@ -70,7 +70,7 @@ def _attribute(walk: Walk, owner: Any, name: str) -> bytes | None:
     data = hasattr(type(member), "__set__") or hasattr(type(member), "__delete__")
     if type(member) is MemberDescriptorType:
         try:
-            return walk.token(member.__get__(owner, kind), label)
+            return b"l" + walk.token(member.__get__(owner, kind), label)
         except AttributeError:
             return UNBOUND
     state = attributes_of(owner)
@@ -79,7 +79,7 @@ def _attribute(walk: Walk, owner: Any, name: str) -> bytes | None:
     if name in state:
         # With what stands behind it: ``del self.x`` uncovers the class's.
         behind = UNBOUND if member is _ABSENT else walk.token(member, label)
-        return walk.token(state[name], label) + behind
+        return b"i" + walk.token(state[name], label) + behind
     if member is _ABSENT:
         return None if hasattr(kind, "__getattr__") or name.startswith("__") else UNBOUND
     if type(member) is FunctionType:

@@ -128,7 +128,7 @@ def leaf(value: Any, rest: Chain) -> bytes:
     kind = value if isinstance(value, type) else type(value)
     try:
         if kind in (ModuleType, type) or installed.token(kind) is None:
-            return b""
+            return b"-"
         for name in rest:
             value = getattr(value, name)
     except Exception:

@@ -208,6 +208,7 @@ def _record_instance(walk: Walk, value: Any) -> bytes:
     for name, item in list(attributes_of(value).items()):
         if name not in skipped:
             parts += (walk.token(name, ""), walk.token(item, f".{name}"))
+    parts.append(b"|")
     for slot in _slots(kind):
         try:
             parts += (encode_str(slot.__name__), walk.token(slot.__get__(value, kind), f".{slot.__name__}"))

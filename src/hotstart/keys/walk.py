@@ -71,19 +71,8 @@ class Walk:
     """One fingerprint in the making. Not to be shared between threads."""
 
     __slots__ = (
-        *(
-            "cells",
-            "current",
-            "described",
-            "edges",
-            "foreign",
-            "nodes",
-            "numbers",
-            "parents",
-            "refused",
-            "versions",
-            "weak",
-        ),
+        *("cells", "current", "described", "edges", "foreign", "nodes", "numbers"),
+        *("parents", "refused", "versions", "weak"),
         *("_depth", "_root", "_sets", "_title"),
     )
 
