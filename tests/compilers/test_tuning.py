@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from hotstart import Cache, HotstartError, UsageError
+from hotstart import Cache, HotstartError, Key, UsageError
 from hotstart.compilers import devices
 from hotstart.compilers.space import Space
 from hotstart.compilers.tuning import Tuning, TuningCache
+from hotstart.keys.digest import encode
 from hotstart.testing import FailingIO
 
 Fork = Callable[..., Any]
@@ -461,3 +462,14 @@ def test_a_damaged_entry_is_measured_again(root: Path, measure: Measure) -> None
     data[-10] ^= 1
     path.write_bytes(data)
     assert tuning(root).get_or_tune("k", 1, SPACE, measure).measured == 6
+
+
+@pytest.mark.parametrize("content", [b"", b"junk", encode(1), encode(({99: (1.0,)}, {})), encode(({"0": (1.0,)}, {}))])
+def test_an_entry_that_makes_no_sense_is_no_result(root: Path, measure: Measure, content: bytes) -> None:
+    key = tuning(root)._question("k", 1, SPACE, "", None).key
+    with Cache(root) as cache:
+        cache.put(key, {"timings": content})
+        cache.put(Key("tuning", n=2), {})
+    assert tuning(root).get("k", 1, SPACE) is None
+    assert tuning(root).get_or_tune("k", 1, SPACE, measure).best == BEST
+    assert len(json.loads(tuning(root).export_json())["results"]) == 0
