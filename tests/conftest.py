@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import select
+import shutil
 import signal
 import sys
+import tempfile
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -114,6 +117,20 @@ def fork() -> Iterator[Callable[..., Child]]:
     yield start
     for child in children:
         child.close()
+
+
+@pytest.fixture
+def swift_path(tmp_path: Path) -> Iterator[Path]:
+    """A directory in memory where the system has a file system for that, else on disk.
+
+    For tests that make and remove tens of thousands of files, to which the disk adds nothing but time.
+    """
+    memory = Path("/dev/shm")
+    if not memory.is_dir() or not os.access(memory, os.W_OK) or shutil.disk_usage(memory).free < 1 << 30:
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(prefix="hotstart-test-", dir=memory, ignore_cleanup_errors=True) as directory:
+        yield Path(directory)
 
 
 @pytest.fixture(scope="session")

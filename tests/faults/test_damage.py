@@ -113,9 +113,9 @@ class Store:
 
 
 @pytest.fixture
-def store(tmp_path: Path, small_blobs: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+def store(swift_path: Path, small_blobs: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     monkeypatch.setenv("HOTSTART_LOG", "off")
-    store = Store(tmp_path / "store")
+    store = Store(swift_path / "store")
     yield store
     store.cache.close()
 
@@ -285,16 +285,16 @@ def test_an_entry_of_another_version_is_a_miss_and_left_alone(
     kept.check(RUNS)
 
 
-def test_a_link_is_not_followed(store: Store, cell: Callable[[str, str], Cell], tmp_path: Path, scale: int) -> None:
+def test_a_link_is_not_followed(store: Store, cell: Callable[[str, str], Cell], swift_path: Path, scale: int) -> None:
     kept = cell("symlinked entry or blob", "get, put")
     for number in range(RUNS * scale):
         path = store.file(ONE) if number % 2 else store.blob(CONTENT[BLOBS]["weights"])
         shape = ONE if number % 2 else BLOBS
-        outside = tmp_path / "outside"
+        outside = swift_path / "outside"
         shutil.copy(path, outside)  # perfectly valid, but not in the store
         before = outside.read_bytes()
         path.unlink()
-        path.symlink_to(outside if number % 3 else tmp_path / "nothing there")
+        path.symlink_to(outside if number % 3 else swift_path / "nothing there")
         assert store.cache.get(key(shape)) is None, "a link was followed"
         store.check(shape, kept, str(path))
         assert outside.read_bytes() == before

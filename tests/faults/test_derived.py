@@ -120,14 +120,14 @@ LEDGER_DAMAGE: list[Damage] = [missing, zero_length, cut, noise, noise_in_a_bloc
 
 @pytest.fixture
 def root(
-    tmp_path: Path,
+    swift_path: Path,
     small_blobs: int,
     monkeypatch: pytest.MonkeyPatch,
     few_directories: Callable[[Iterable[Key], Iterable[bytes]], None],
 ) -> Iterator[Path]:
     monkeypatch.setenv("HOTSTART_LOG", "off")
     few_directories(map(key, range(HELD + 1)), [data for n in range(HELD + 1) for data in content(n).values()])
-    root = tmp_path / "store"
+    root = swift_path / "store"
     with Cache(root, memory=0) as cache:
         for n in range(HELD):
             assert cache.put(key(n), content(n))

@@ -25,9 +25,9 @@ def put_all(cache: Cache, count: int, size: int = 100) -> None:
 
 
 @pytest.fixture
-def root(tmp_path: Path, small_blobs: int, monkeypatch: pytest.MonkeyPatch) -> Path:
+def root(swift_path: Path, small_blobs: int, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOTSTART_LOG", "off")
-    return tmp_path / "store"
+    return swift_path / "store"
 
 
 @pytest.mark.parametrize("error", [errno.EROFS, errno.EPERM, errno.EACCES])
@@ -151,17 +151,17 @@ def test_a_head_that_claims_gigabytes_costs_no_memory(root: Path) -> None:
             assert cache.put(key(0), {"x": b"1"})
 
 
-def test_a_store_copied_over_another_finds_out(root: Path, tmp_path: Path) -> None:
+def test_a_store_copied_over_another_finds_out(root: Path, swift_path: Path) -> None:
     """An index of another state of the store has missed changes: it must not be believed."""
     with Cache(root, memory=0) as cache:
         put_all(cache, 4)
         cache.gc()
-    shutil.copy(root / "index.sqlite", tmp_path / "old index")
+    shutil.copy(root / "index.sqlite", swift_path / "old index")
     with Cache(root, memory=0) as cache:
         for n in range(10, 30):
             assert cache.put(key(n), {"x": b"%d" % n})
         cache.gc()
-    shutil.copy(tmp_path / "old index", root / "index.sqlite")
+    shutil.copy(swift_path / "old index", root / "index.sqlite")
     with Cache(root, memory=0) as cache:
         assert len(cache.digests()) == 24
         assert cache.stats()["bytes"] == audit(root).bytes

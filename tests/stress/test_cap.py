@@ -36,13 +36,13 @@ def content(n: int) -> dict[str, bytes]:
     return {"own": own, **({"shared": b"%d" % (n % 5) * 15_000} if n % 3 == 0 else {})}
 
 
-def measured(tmp_path: Path) -> int:
+def measured(swift_path: Path) -> int:
     """The most that one entry takes on the disk."""
     sizes = []
     for n in range(12):  # one of each kind
-        with Cache(tmp_path / f"one{n}", memory=0) as cache:
+        with Cache(swift_path / f"one{n}", memory=0) as cache:
             assert cache.put(key(n), content(n))
-            sizes.append(audit(tmp_path / f"one{n}").bytes)
+            sizes.append(audit(swift_path / f"one{n}").bytes)
     return max(sizes) + 16  # keys with more digits
 
 
@@ -71,11 +71,11 @@ def read_one(cache: Cache, chance: random.Random) -> None:
 
 
 def test_eight_writers_and_four_openers_stay_below_the_cap(
-    tmp_path: Path, small_blobs: int, fork: Callable[..., Child], scale: int
+    swift_path: Path, small_blobs: int, fork: Callable[..., Child], scale: int
 ) -> None:
-    root = tmp_path / "store"
+    root = swift_path / "store"
     Cache(root).close()
-    largest = measured(tmp_path)
+    largest = measured(swift_path)
     children = [fork(write, root, seed) for seed in range(WRITERS)]
     children += [fork(open_and_read, root, seed) for seed in range(OPENERS)]
     samples = []
@@ -106,24 +106,24 @@ def test_eight_writers_and_four_openers_stay_below_the_cap(
 
 
 @pytest.mark.parametrize("policy", ["lru", "cost"])
-def test_room_is_made_for_what_is_needed_and_hardly_more(tmp_path: Path, small_blobs: int, policy: str) -> None:
+def test_room_is_made_for_what_is_needed_and_hardly_more(swift_path: Path, small_blobs: int, policy: str) -> None:
     """Blobs are most of the bytes: evicting must see them go, or it would give up far too many entries."""
     contents = [{"blob": b"%03d" % n * 5000} for n in range(60)]
-    with Cache(tmp_path / "one", memory=0) as cache:
+    with Cache(swift_path / "one", memory=0) as cache:
         cache.put(key(0), contents[0])
-        each = audit(tmp_path / "one").bytes
-    with Cache(tmp_path / "store", memory=0, max_size=each * 40 + 200, policy=policy) as cache:
+        each = audit(swift_path / "one").bytes
+    with Cache(swift_path / "store", memory=0, max_size=each * 40 + 200, policy=policy) as cache:
         for n, artifacts in enumerate(contents):
             assert cache.put(key(n), artifacts, cost=1.0)
-            truth = audit(tmp_path / "store")
+            truth = audit(swift_path / "store")
             assert truth.bytes <= each * 40 + 200
             if n >= 40:
                 assert truth.entries >= 35, "far more was evicted than down to the low watermark"
 
 
-def test_accounts_that_are_too_high_do_not_lock_the_store_for_ever(tmp_path: Path) -> None:
+def test_accounts_that_are_too_high_do_not_lock_the_store_for_ever(swift_path: Path) -> None:
     """As crashes may leave them: when all is evicted and there is still no room, the total is added up anew."""
-    with Cache(tmp_path / "store", memory=0, max_size=100_000) as cache:
+    with Cache(swift_path / "store", memory=0, max_size=100_000) as cache:
         for n in range(5):
             assert cache.put(key(n), {"x": bytes(5_000)})
         assert cache.disk is not None
@@ -133,12 +133,12 @@ def test_accounts_that_are_too_high_do_not_lock_the_store_for_ever(tmp_path: Pat
         ledger.save()
         ledger.release()
         assert cache.put(key(9), {"x": bytes(5_000)}), cache.stats()
-        assert cache.stats()["bytes"] == audit(tmp_path / "store").bytes
+        assert cache.stats()["bytes"] == audit(swift_path / "store").bytes
 
 
-def test_an_entry_that_replaces_the_coldest_is_counted_once(tmp_path: Path) -> None:
+def test_an_entry_that_replaces_the_coldest_is_counted_once(swift_path: Path) -> None:
     """Making room may evict the very entry that is being replaced."""
-    root = tmp_path / "store"
+    root = swift_path / "store"
     with Cache(root, memory=0, max_size=60_000, policy="lru") as cache:
         for turn in range(60):
             assert cache.put(key(turn % 6), {"x": bytes(8_000 + 500 * (turn % 7))})

@@ -64,9 +64,9 @@ class Compiling:
 
 
 def test_a_child_of_a_process_that_compiles_does_not_end_that_flight(
-    tmp_path: Path, fork: Callable[..., Child]
+    swift_path: Path, fork: Callable[..., Child]
 ) -> None:
-    root = tmp_path / "store"
+    root = swift_path / "store"
     cache = Cache(root, wait=0.3)
     flight = Compiling(cache, 1)
     lock = root / "flights" / key(1).digest
@@ -85,9 +85,9 @@ def test_a_child_of_a_process_that_compiles_does_not_end_that_flight(
     assert cache.get(key(2)) is not None and cache.get(key(3)) is not None
 
 
-def test_a_fork_inside_a_compile_returns_twice_and_unlocks_once(tmp_path: Path) -> None:
+def test_a_fork_inside_a_compile_returns_twice_and_unlocks_once(swift_path: Path) -> None:
     """The child comes back up through ``get_or_compile`` with a lock that is not its own."""
-    root = tmp_path / "store"
+    root = swift_path / "store"
     cache = Cache(root)
     child = -1
     still_locked = False
@@ -109,11 +109,11 @@ def test_a_fork_inside_a_compile_returns_twice_and_unlocks_once(tmp_path: Path) 
 
 
 def test_a_child_neither_has_nor_frees_the_lock_of_its_parent(
-    tmp_path: Path, fork: Callable[..., Child], monkeypatch: pytest.MonkeyPatch
+    swift_path: Path, fork: Callable[..., Child], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hotstart.store.local.LOCK_WAIT", 0.2)
     monkeypatch.setattr("hotstart.store.ledger._FORK_WAIT", 0.2)
-    root = tmp_path / "store"
+    root = swift_path / "store"
     cache = Cache(root, memory=0)
     assert cache.put(key(1), {"x": b"1"})
     assert cache.disk is not None
@@ -130,9 +130,9 @@ def test_a_child_neither_has_nor_frees_the_lock_of_its_parent(
     assert cache.get(key(2)) is not None
 
 
-def test_a_fork_waits_for_the_turn_of_another_thread(tmp_path: Path) -> None:
+def test_a_fork_waits_for_the_turn_of_another_thread(swift_path: Path) -> None:
     """A child that ends in the ordinary way lets SQLite roll back what it has a copy of: it must have none."""
-    root = tmp_path / "store"
+    root = swift_path / "store"
     cache = Cache(root, memory=0)
     for n in range(200):
         assert cache.put(key(n), {"x": b"%d" % n})
@@ -161,9 +161,9 @@ def test_a_fork_waits_for_the_turn_of_another_thread(tmp_path: Path) -> None:
     assert seen == [False], "the process forked while a thread was in a transaction"
 
 
-def test_a_child_does_not_keep_a_rebuild_locked(tmp_path: Path, fork: Callable[..., Child]) -> None:
+def test_a_child_does_not_keep_a_rebuild_locked(swift_path: Path, fork: Callable[..., Child]) -> None:
     """Made while a thread rebuilds, it would hold that lock for as long as it lives, were it to keep the descriptor."""
-    root = tmp_path / "store"
+    root = swift_path / "store"
     cache = Cache(root, memory=0)
     assert cache.put(key(1), {})
     (root / "ledger").unlink()
@@ -187,9 +187,9 @@ def is_there_and_locked(path: Path) -> bool:
     return path.exists() and is_locked(path)
 
 
-def test_forks_while_threads_are_at_work(tmp_path: Path, fork: Callable[..., Child], scale: int) -> None:
+def test_forks_while_threads_are_at_work(swift_path: Path, fork: Callable[..., Child], scale: int) -> None:
     """Whatever the parent's threads hold at that moment, the child can do everything."""
-    root = tmp_path / "store"
+    root = swift_path / "store"
     cache = Cache(root, max_size=300_000, memory=100_000)
     stop = threading.Event()
     wrong: list[object] = []
@@ -240,8 +240,8 @@ print(cache.get_or_compile(key, lambda: 1 / 0).tier)
 """
 
 
-def test_a_cache_sent_to_another_process_is_the_same_store(tmp_path: Path) -> None:
-    cache = Cache(tmp_path / "store", max_size="1MiB", policy="lru", memory=0)
+def test_a_cache_sent_to_another_process_is_the_same_store(swift_path: Path) -> None:
+    cache = Cache(swift_path / "store", max_size="1MiB", policy="lru", memory=0)
     assert cache.put(key(1), {"x": b"parent"})
     sent = pickle.dumps((cache, key(1), key(2)))
     done = subprocess.run([sys.executable, "-c", SPAWNED], input=sent, capture_output=True, check=False, timeout=120)
@@ -250,9 +250,9 @@ def test_a_cache_sent_to_another_process_is_the_same_store(tmp_path: Path) -> No
     assert entry is not None and entry["x"] == b"child"
 
 
-def test_descriptors_are_not_inherited_by_other_programs(tmp_path: Path) -> None:
+def test_descriptors_are_not_inherited_by_other_programs(swift_path: Path) -> None:
     """A lock that a compiler's subprocess holds on to would outlive the one who took it."""
-    cache = Cache(tmp_path / "store", max_size=50_000, memory=0)
+    cache = Cache(swift_path / "store", max_size=50_000, memory=0)
     for n in range(20):
         cache.put(key(n), {"x": bytes(5000)})
     flight = Compiling(cache, 99)
@@ -265,4 +265,4 @@ def test_descriptors_are_not_inherited_by_other_programs(tmp_path: Path) -> None
         [sys.executable, "-c", script], close_fds=False, capture_output=True, text=True, check=False, timeout=120
     )
     flight.finish()
-    assert str(tmp_path) not in shown.stdout, shown.stdout
+    assert str(swift_path) not in shown.stdout, shown.stdout

@@ -27,11 +27,11 @@ def key(n: int) -> Key:
 
 
 @pytest.fixture
-def cap(tmp_path: Path) -> int:
+def cap(swift_path: Path) -> int:
     """Room for ``HELD`` entries and not one more."""
-    with Cache(tmp_path / "one", memory=0) as cache:
+    with Cache(swift_path / "one", memory=0) as cache:
         assert cache.put(key(0), {"x": bytes(SIZE)})
-        return audit(tmp_path / "one").bytes * HELD
+        return audit(swift_path / "one").bytes * HELD
 
 
 def fill(cache: Cache) -> None:
@@ -45,10 +45,10 @@ def held(cache: Cache) -> set[int]:
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("lose_index", [False, True])
-def test_the_order_of_eviction_is_the_order_of_use(tmp_path: Path, cap: int, seed: int, lose_index: bool) -> None:
+def test_the_order_of_eviction_is_the_order_of_use(swift_path: Path, cap: int, seed: int, lose_index: bool) -> None:
     """Entries go in exactly the order of their last use; losing the index changes nothing, for files remember."""
     chance = random.Random(seed)
-    root = tmp_path / "store"
+    root = swift_path / "store"
     with Cache(root, memory=0, max_size=cap, policy="lru") as cache:
         fill(cache)
         order = list(range(HELD))
@@ -66,8 +66,8 @@ def test_the_order_of_eviction_is_the_order_of_use(tmp_path: Path, cap: int, see
             order = order[-len(left) :]
 
 
-def test_a_read_in_another_process_protects(tmp_path: Path, cap: int, fork: Callable[..., Child]) -> None:
-    root = tmp_path / "store"
+def test_a_read_in_another_process_protects(swift_path: Path, cap: int, fork: Callable[..., Child]) -> None:
+    root = swift_path / "store"
     cache = Cache(root, memory=0, max_size=cap, policy="lru")
     fill(cache)
     chosen = [0, 3, 17, 1]
@@ -85,9 +85,9 @@ def test_a_read_in_another_process_protects(tmp_path: Path, cap: int, fork: Call
     cache.close()
 
 
-def test_a_hit_in_memory_protects(tmp_path: Path, cap: int) -> None:
+def test_a_hit_in_memory_protects(swift_path: Path, cap: int) -> None:
     """Told to the disk at the latest when this process evicts: a hot entry must not look unused."""
-    with Cache(tmp_path / "store", max_size=cap, policy="lru") as cache:
+    with Cache(swift_path / "store", max_size=cap, policy="lru") as cache:
         fill(cache)
         for n in (0, 1, 2):
             entry = cache.get(key(n))
@@ -101,9 +101,9 @@ def test_a_hit_in_memory_protects(tmp_path: Path, cap: int) -> None:
 
 
 def test_a_hit_in_memory_is_known_to_other_processes_once_the_cache_is_closed(
-    tmp_path: Path, cap: int, fork: Callable[..., Child]
+    swift_path: Path, cap: int, fork: Callable[..., Child]
 ) -> None:
-    root = tmp_path / "store"
+    root = swift_path / "store"
     with Cache(root, max_size=cap, policy="lru", memory=0) as cache:
         fill(cache)
 
@@ -124,8 +124,8 @@ def test_a_hit_in_memory_is_known_to_other_processes_once_the_cache_is_closed(
         assert gone == {0, 1, *range(2, len(gone))}
 
 
-def test_the_pinned_stay_whatever_comes(tmp_path: Path, cap: int, fork: Callable[..., Child]) -> None:
-    root = tmp_path / "store"
+def test_the_pinned_stay_whatever_comes(swift_path: Path, cap: int, fork: Callable[..., Child]) -> None:
+    root = swift_path / "store"
     with Cache(root, memory=0, max_size=cap, policy="lru") as cache:
         fill(cache)
         for n in (0, 1, 2):

@@ -72,10 +72,10 @@ def hammer(root: Path, cap: int, seed: int, rounds: int) -> dict[str, Any]:
 
 
 def test_under_constant_collection_what_is_returned_is_whole(
-    tmp_path: Path, small_blobs: int, fork: Callable[..., Child], scale: int
+    swift_path: Path, small_blobs: int, fork: Callable[..., Child], scale: int
 ) -> None:
     """A cap that holds a few entries: every other put collects blobs that others are about to share."""
-    root, cap = tmp_path / "store", 45_000
+    root, cap = swift_path / "store", 45_000
     Cache(root).close()
     results = [child.result() for child in [fork(hammer, root, cap, seed, 250 * scale) for seed in range(PROCESSES)]]
     assert [problem for result in results for problem in result["raised"]] == []
@@ -113,11 +113,11 @@ def keep_own(root: Path, worker: int, rounds: int) -> dict[str, Any]:
 
 
 def test_a_blob_found_in_place_is_kept_alive_by_whoever_refers_to_it(
-    tmp_path: Path, small_blobs: int, fork: Callable[..., Child], monkeypatch: pytest.MonkeyPatch, scale: int
+    swift_path: Path, small_blobs: int, fork: Callable[..., Child], monkeypatch: pytest.MonkeyPatch, scale: int
 ) -> None:
     """No eviction is due, but blobs become loose and are collected all the time: no promised entry may lose one."""
     monkeypatch.setattr("hotstart.store.local.LOCK_WAIT", 30.0)  # so that no put is dropped for want of its turn
-    root = tmp_path / "store"
+    root = swift_path / "store"
     Cache(root).close()
     results = [child.result() for child in [fork(keep_own, root, n, 40 * scale) for n in range(PROCESSES)]]
     assert results == [{"raised": [], "corrupt": 0}] * PROCESSES
@@ -125,9 +125,9 @@ def test_a_blob_found_in_place_is_kept_alive_by_whoever_refers_to_it(
         assert cache.verify()["damaged"] == []
 
 
-def test_a_reader_never_misses_an_entry_that_is_replaced_under_it(tmp_path: Path, small_blobs: int) -> None:
+def test_a_reader_never_misses_an_entry_that_is_replaced_under_it(swift_path: Path, small_blobs: int) -> None:
     """Two versions of one entry, each with a blob of its own that goes when the other comes."""
-    root = tmp_path / "store"
+    root = swift_path / "store"
     versions = [{"blob": BLOBS[n], "n": b"%d" % n} for n in range(2)]
     writer, reader = Cache(root, memory=0), Cache(root, memory=0)
     assert writer.put(key(0), versions[0])
@@ -177,9 +177,9 @@ def put_and_delete(root: Path, seed: int, rounds: int) -> dict[str, Any]:
 
 
 def test_concurrent_puts_and_deletes_of_the_same_content(
-    tmp_path: Path, fork: Callable[..., Child], scale: int
+    swift_path: Path, fork: Callable[..., Child], scale: int
 ) -> None:
-    root = tmp_path / "blobs"
+    root = swift_path / "blobs"
     ContentStore(root)
     results = [child.result() for child in [fork(put_and_delete, root, n, 200 * scale) for n in range(PROCESSES)]]
     assert [problem for result in results for problem in result["raised"]] == []

@@ -68,9 +68,9 @@ def while_running(children: list[Child], upset: Callable[[], None]) -> list[dict
 @pytest.mark.parametrize("names", [("index.sqlite",), ("ledger",), ("index.sqlite", "ledger")], ids=" and ".join)
 @pytest.mark.parametrize("how", ["deleted", "overwritten"])
 def test_accounts_lost_while_four_processes_work(
-    tmp_path: Path, small_blobs: int, fork: Callable[..., Child], names: tuple[str, ...], how: str, scale: int
+    swift_path: Path, small_blobs: int, fork: Callable[..., Child], names: tuple[str, ...], how: str, scale: int
 ) -> None:
-    root = tmp_path / "store"
+    root = swift_path / "store"
     Cache(root).close()
     chance = random.Random(how)
 
@@ -98,9 +98,9 @@ def test_accounts_lost_while_four_processes_work(
 
 
 def test_a_store_removed_under_running_processes_heals(
-    tmp_path: Path, small_blobs: int, fork: Callable[..., Child], scale: int
+    swift_path: Path, small_blobs: int, fork: Callable[..., Child], scale: int
 ) -> None:
-    root = tmp_path / "store"
+    root = swift_path / "store"
     Cache(root).close()
     children = [fork(put_and_get, root, n * 10_000, 150 * scale) for n in range(PROCESSES)]
     results = while_running(children, lambda: shutil.rmtree(root, ignore_errors=True))
@@ -114,8 +114,8 @@ def test_a_store_removed_under_running_processes_heals(
 
 
 @pytest.mark.parametrize("memory", [0, "1MiB"])
-def test_an_open_cache_survives_the_removal_of_its_store(tmp_path: Path, small_blobs: int, memory: int | str) -> None:
-    root = tmp_path / "store"
+def test_an_open_cache_survives_the_removal_of_its_store(swift_path: Path, small_blobs: int, memory: int | str) -> None:
+    root = swift_path / "store"
     before = open_descriptors()
     cache = Cache(root, memory=memory, max_size=60_000)
     for turn in range(5):
@@ -143,11 +143,11 @@ def hold_the_lock(root: Path, ready: Path) -> None:
 
 
 def test_a_stopped_holder_costs_others_their_puts_and_nothing_else(
-    tmp_path: Path, fork: Callable[..., Child], monkeypatch: pytest.MonkeyPatch
+    swift_path: Path, fork: Callable[..., Child], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopped in a debugger, swapped out: a put is dropped when its turn does not come, a get needs no turn."""
     monkeypatch.setattr("hotstart.store.local.LOCK_WAIT", 0.2)
-    root, ready = tmp_path / "store", tmp_path / "ready"
+    root, ready = swift_path / "store", swift_path / "ready"
     cache = Cache(root, memory=0)
     assert cache.put(key(1), content(1))
     holder = fork(hold_the_lock, root, ready)
@@ -168,9 +168,11 @@ def test_a_stopped_holder_costs_others_their_puts_and_nothing_else(
     assert audit(root).temporary == []
 
 
-def test_a_slow_disk_changes_nothing_but_the_time(tmp_path: Path, small_blobs: int, fork: Callable[..., Child]) -> None:
+def test_a_slow_disk_changes_nothing_but_the_time(
+    swift_path: Path, small_blobs: int, fork: Callable[..., Child]
+) -> None:
     """Every call takes longer, so processes meet in the middle of everything."""
-    root = tmp_path / "store"
+    root = swift_path / "store"
     Cache(root).close()
 
     def slowly(first: int) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from blake3 import blake3
 
 from ..errors import UncacheableError, UsageError
-from .digest import ENCODERS, SHORT, decode, digest_of, encode, encode_str, labelled
+from .digest import ENCODERS, decode, digest_of, encode, encode_str, labelled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,10 +48,10 @@ class Key:
         add = parts.append
         label = ""
         try:
-            for label in sorted(fields):
+            for label, encoded in _SHAPES.get(names := tuple(fields)) or _shape(names):
                 value = fields[label]
-                # encode() and encode_str() spelled out: two calls a field would be a third of the cost of a key.
-                add(SHORT.get(label) or encode_str(label))
+                add(encoded)
+                # encode() spelled out: a call a field would be a tenth of the cost of a key.
                 add(ENCODERS.get(type(value), encode)(value, 0))
         except UncacheableError as error:
             raise UncacheableError(error.reason, label + error.field) from None
@@ -100,6 +100,17 @@ class Key:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (type(self), self.kind, self.name, self.digest, self._parts)
+
+
+#: Labels in order, encoded, by the labels as they were written: the same few in every key of one kind.
+_SHAPES: dict[tuple[str, ...], list[tuple[str, bytes]]] = {}
+
+
+def _shape(names: tuple[str, ...]) -> list[tuple[str, bytes]]:
+    if len(_SHAPES) >= 256:
+        _SHAPES.clear()
+    shape = _SHAPES[names] = [(label, encode_str(label)) for label in sorted(names)]
+    return shape
 
 
 #: How the encoding of a key of each kind begins. Kinds are few: one per compiler.

@@ -14,7 +14,7 @@ from .ledger import Put
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from typing import Any
 
 #: Raised with the schema: an index of another version is rebuilt.
@@ -127,16 +127,26 @@ class Index:
     def inflation(self, value: float) -> None:
         self._run("INSERT OR REPLACE INTO state VALUES ('inflation', ?)", (value,))
 
-    def apply(self, records: Iterable[Put | bytes], worth: float) -> None:
-        """Take in ledger records, in order; applying them twice changes nothing."""
+    def apply(
+        self, records: Iterable[Put | bytes], worth: float, truth: Callable[[Put], Put] = lambda put: put
+    ) -> None:
+        """Take in ledger records, in order; applying them twice changes nothing.
+
+        ``truth`` says what the entry's file holds now. It is asked where one with blobs
+        was replaced: whoever was killed between record and rename has left the record of
+        an entry that never came, and the blobs of the one that is there must not become loose.
+        """
         for record in records:
             if isinstance(record, Put):
-                self._put(record, worth)
+                self._put(record, worth, truth)
             else:
                 self.remove(record)
 
-    def _put(self, put: Put, inflation: float) -> None:
-        self._unlink_blobs(put.digest)
+    def _put(self, put: Put, inflation: float, truth: Callable[[Put], Put]) -> None:
+        for address, size in put.blobs:
+            self._run("INSERT OR IGNORE INTO blobs VALUES (?,?,0)", (address, size))
+        if self._unlink_blobs(put.digest):
+            put = truth(put)
         weight = put.size + sum(size for _, size in put.blobs)
         self._run(
             "INSERT OR REPLACE INTO entries VALUES (?,?,?,?,?,?,?,?,?,?)",
@@ -163,10 +173,13 @@ class Index:
         self._unlink_blobs(digest)
         self._run("DELETE FROM entries WHERE digest = ?", (digest,))
 
-    def _unlink_blobs(self, digest: bytes) -> None:
-        for (address,) in self._all("SELECT blob FROM refs WHERE entry = ?", (digest,)):
+    def _unlink_blobs(self, digest: bytes) -> bool:
+        """Whether there were any."""
+        blobs = self._all("SELECT blob FROM refs WHERE entry = ?", (digest,))
+        for (address,) in blobs:
             self._run("UPDATE blobs SET refs = refs - 1 WHERE address = ?", (address,))
             self._run("DELETE FROM refs WHERE entry = ? AND blob = ?", (digest, address))
+        return bool(blobs)
 
     def coldest(self, policy: str, limit: int) -> list[Candidate]:
         """What the policy would give up first, as far as the index knows."""

@@ -332,8 +332,12 @@ class LocalStore:
                 return False
             try:
                 replaced, blobs = self._changes(path, staged)
+                rounds = self.upkeep.rounds
                 while admitted := self.upkeep.admit(need := self._need(put, replaced, blobs)):
+                    if self.upkeep.rounds == rounds:
+                        break
                     # Making room may have removed the very entry we replace, or a blob we count on.
+                    rounds = self.upkeep.rounds
                     before = replaced, blobs
                     replaced, blobs = self._changes(path, staged)
                     if (replaced, blobs) == before:

@@ -21,7 +21,7 @@ MISSING: Any = object()
 #: A hit in memory is told to the disk tier at most this often per entry, so that a
 #: hot loop does not turn into system calls. The process's own evictions always see
 #: the exact time (``flush``); other processes see it at most this much late.
-_TELL_EVERY = 20_000_000
+_TELL_EVERY = 1_000_000_000
 
 
 class Memory:

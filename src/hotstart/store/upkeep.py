@@ -47,6 +47,8 @@ class Upkeep:
         self._identity = (0, 0)
         #: Descriptors of locks held by threads that rebuild, for a child to close.
         self._rebuilding: set[int] = set()
+        #: How often this process has worked with the index: whether anything can have been evicted since.
+        self.rounds = 0
         #: Called before anything is chosen for eviction, so that uses in memory count.
         self.before_eviction: Callable[[], None] = lambda: None
 
@@ -91,12 +93,13 @@ class Upkeep:
         if ledger.unknown:
             raise IndexGoneError("the ledger was lost")
         index = self._open_index()
+        self.rounds += 1
         try:
             index.begin()
             interrupted = index.generation == ledger.generation
             if not interrupted and index.generation != ledger.generation - 1:
                 raise IndexGoneError("it belongs to another state of the store")
-            index.apply(ledger.records(), index.inflation)
+            index.apply(ledger.records(), index.inflation, self._as_it_is)
             if ledger.unknown:
                 raise IndexGoneError("the ledger is damaged")
             if interrupted:
@@ -288,7 +291,7 @@ class Upkeep:
                     return True  # cleared, and an index begun anew, while we walked
                 index.begin()
                 # What was recorded while we walked, in order, on top of what we saw.
-                index.apply(self.ledger.records(), index.inflation)
+                index.apply(self.ledger.records(), index.inflation, self._as_it_is)
                 index.generation = generation
                 entries, total = index.totals()
                 index.commit()
@@ -341,6 +344,11 @@ class Upkeep:
             raise
         blobs = [(bytes.fromhex(address), self._blob_size(address)) for address, _ in found.blobs.values()]
         return Put(name, size, used, found.created, found.cost, kind, called, blobs)
+
+    def _as_it_is(self, put: Put) -> Put:
+        """What a record speaks of, as its file has it; the record itself where there is none."""
+        digest = put.digest.hex()
+        return self.describe(digest, self.store.path(digest)) or put
 
     def fields(self, digest: str) -> dict[str, bytes] | None:
         """The fields of an entry's key; None when they cannot be had."""
