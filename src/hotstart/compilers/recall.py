@@ -135,7 +135,8 @@ class _State:
         if closure:
             self._closure(function)
         if known.refs:
-            outer = function.__builtins__  # type: ignore[attr-defined]
+            # Not every release of the type stubs knows this attribute.
+            outer: dict[str, Any] = function.__getattribute__("__builtins__")
             namespace = function.__globals__
             for name, chain in known.refs:
                 value = namespace.get(name, _ABSENT)
