@@ -1,0 +1,1 @@
+"""What happened and why: statistics, explanations of misses, checks of the environment."""

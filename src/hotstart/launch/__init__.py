@@ -1,0 +1,1 @@
+"""``hotstart run``: the environment of a program, and what it leaves behind."""
