@@ -30,6 +30,12 @@ def test_what_is_written_comes_back(tmp_path: Path) -> None:
     assert records.written == kept
 
 
+def test_secrets_on_the_command_line_are_not_kept(tmp_path: Path) -> None:
+    records.write(str(tmp_path), {**record(), "command": ["serve", "--token", "hunter2"]})
+    (found,) = records.last(str(tmp_path))
+    assert found["command"] == ["serve", "--token", "(hidden)"]
+
+
 def test_newest_first_and_by_name(tmp_path: Path) -> None:
     for n in range(5):
         records.write(str(tmp_path), record("even" if n % 2 == 0 else "odd", n=n))

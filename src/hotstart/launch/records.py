@@ -71,7 +71,7 @@ def directory(home: str) -> str:
 def write(home: str, record: Record) -> bool:
     """Keep ``record`` and add its numbers to the totals; whether it was kept.
 
-    ``record["id"]`` is given one if it has none. Raises UsageError for what is not plain
+    ``record["id"]`` is given one if it has none; secrets on the command line are hidden. Raises UsageError for what is not plain
     data, which is a mistake of the caller; whatever the disk does, False.
     """
     global written
@@ -79,6 +79,10 @@ def write(home: str, record: Record) -> bool:
     units = record.get("units") or []
     if len(units) > MOST_UNITS:
         record = {**record, "units": units[:MOST_UNITS], "units_left_out": len(units) - MOST_UNITS}
+    if record.get("command"):
+        from .context import hide
+
+        record = {**record, "command": hide(record["command"])}
     written = record
     try:
         body = encode(record)
