@@ -118,6 +118,7 @@ class Cache:
         )
         self._layers = [LocalStore(layer, self._counters, ttl=ttl, read_only=True, tier="layer") for layer in layers]
         self._memory = Memory(memory, told=self._disk.touch if self._disk else None)
+        self._recall = self._memory.get if self._memory.max_bytes else None
         if self._disk is not None:
             self._disk.upkeep.before_eviction = self._memory.flush
         self._ttl_ns = int(ttl * 1e9) if ttl is not None else 0
@@ -131,13 +132,13 @@ class Cache:
         """The entry, checked, or None. Never an exception for a bad entry."""
         if not isinstance(key, Key):
             _refuse(key)
-        if self._memory.max_bytes:
-            entry = self._memory.get(key.digest)
+        if self._recall is not None:
+            entry = self._recall(key.digest)
             if entry is not MISSING:
                 return entry  # type: ignore[no-any-return]
         entry = self._get_far(key.digest)
         if entry is None:
-            self._counters.add("miss")
+            self._counters.miss()
         return entry
 
     def _get_far(self, digest: str) -> Entry | None:
@@ -291,19 +292,19 @@ class Cache:
 
     @staticmethod
     def _draft(key: Key, artifacts: Mapping[str, BytesLike], meta: Mapping[str, object] | None, cost: float) -> Draft:
-        if key.portable and any(bytes(data[:4]) in _MACHINE_CODE for data in artifacts.values()):
-            raise UsageError("the key says any CUDA device, the artifacts are machine code: use DeviceClass.cuda()")
-        return Draft(key, artifacts, meta, cost, _provenance())
+        draft = Draft(key, artifacts, meta, cost, _encoded_provenance or _provenance())
+        # Looked for in the encoded fields first: asking every field costs more than all the rest of a draft.
+        if b":cuda/any/" in draft.about and key.portable:
+            _refuse_machine_code(draft.artifacts)
+        return draft
 
     def _store(self, draft: Draft) -> bool:
-        stored = self._disk.write(draft) if self._disk is not None else False
-        kept = False
-        if self._memory.max_bytes:
-            kept = self._remember(draft.entry("memory"))
-        if stored or (kept and self._disk is None):
-            self._counters.add("put")
-            return True
-        return False
+        stored = self._disk is not None and self._disk.write(draft)
+        if self._memory.max_bytes and self._remember(draft.entry("memory")) and self._disk is None:
+            stored = True
+        if stored:
+            self._counters.put()
+        return stored
 
     def _promote(self, entry: Entry) -> None:
         """A hit in a layer fills the nearer tiers, as it was: same key, cost, time and provenance."""
@@ -470,6 +471,11 @@ def _refuse(key: object) -> NoReturn:
 def _reopen(path: str | None, arguments: dict[str, Any]) -> Cache:
     """A cache sent to another process is the same store, opened there."""
     return Cache(path, **arguments)
+
+
+def _refuse_machine_code(artifacts: Mapping[str, bytes]) -> None:
+    if any(data[:4] in _MACHINE_CODE for data in artifacts.values()):
+        raise UsageError("the key says any CUDA device, the artifacts are machine code: use DeviceClass.cuda()")
 
 
 _encoded_provenance = b""

@@ -190,6 +190,8 @@ def test_gc_by_age_and_size_and_without_doing_it(root: Path, monkeypatch: pytest
             an_hour_ago.setattr("hotstart.store.local.time_ns", lambda: time.time_ns() - int(3600e9))
             for n in range(4):
                 cache.put(key(n), {"x": bytes(1000)}, cost=2.0)
+        for file in (root / "entries").rglob("?" * 62):
+            os.utime(file, (time.time() - 3600,) * 2)
         for n in range(4, 10):
             cache.put(key(n), {"x": bytes(1000)}, cost=2.0)
         cache.get(key(3))

@@ -105,5 +105,5 @@ def test_threads_do_not_break_the_accounts() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert memory.bytes == sum(slot[1] for slot in memory._slots.values()) <= 500
+    assert memory.bytes == sum(slot.size for slot in memory._slots.values()) <= 500
     assert len(memory) <= 20

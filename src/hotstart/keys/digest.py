@@ -116,10 +116,10 @@ def _encode_sequence(tag: bytes) -> Callable[[Any, int], bytes]:
     def encoder(value: Any, depth: int) -> bytes:
         parts = [b"%b%d:" % (tag, len(value))]
         inner = depth + 1
+        encoders = ENCODERS if inner < MAX_DEPTH else _TOO_DEEP
         try:
             for item in value:
-                encoder = ENCODERS.get(type(item), _encode_object) if inner < MAX_DEPTH else _encode_object
-                parts.append(encoder(item, inner))
+                parts.append(encoders.get(type(item), _encode_object)(item, inner))  # noqa: PERF401  # counted below
         except UncacheableError as error:
             raise _within(f"[{len(parts) - 1}]", error) from None
         return b"".join(parts)
@@ -130,9 +130,14 @@ def _encode_sequence(tag: bytes) -> Callable[[Any, int], bytes]:
 def _encode_mapping(value: Any, depth: int) -> bytes:
     pairs = []
     name: object = None
+    inner = depth + 1
+    encoders = ENCODERS if inner < MAX_DEPTH else _TOO_DEEP
     try:
         for name, item in value.items():
-            pairs.append(encode(name, depth + 1) + encode(item, depth + 1))
+            pairs.append(
+                encoders.get(type(name), _encode_object)(name, inner)
+                + encoders.get(type(item), _encode_object)(item, inner)
+            )
     except UncacheableError as error:
         raise _within(f"[{name!r}]", error) from None
     # No encoded key is a prefix of another, so sorting pairs sorts by key.
@@ -186,6 +191,10 @@ def _encode_kept(value: Any, depth: int) -> bytes:
     except AttributeError:
         raw = value._encoding = _encode_object(value, depth)
         return raw
+
+
+#: Where containers look beyond the greatest depth: everything then ends in ``_encode_object``, which says so.
+_TOO_DEEP: dict[type, Callable[[Any, int], bytes]] = {}
 
 
 def labelled(label: str, content: bytes) -> bytes:

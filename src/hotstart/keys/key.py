@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from blake3 import blake3
+from xxhash import xxh3_128_hexdigest
 
 from ..errors import UncacheableError, UsageError
-from .digest import ENCODERS, decode, digest_of, encode, encode_str, labelled
+from .digest import ENCODERS, decode, encode, encode_str, labelled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,6 +20,9 @@ _DEVICE = labelled("hotstart.DeviceClass", b"")
 
 #: A field whose encoding is at most this long is kept whole in the entry.
 _SHORT_FIELD = 96
+
+#: How the encoding of ``bytes`` of each such length begins; formatting one costs more than the look-up.
+_LENGTHS = [b"b%d:" % length for length in range(_SHORT_FIELD + 1)]
 
 #: Tokens of long fields begin with a tag that no encoding begins with.
 _DIGESTED = b"#"
@@ -72,16 +76,26 @@ class Key:
 
     def encoded_fields(self) -> bytes:
         """``fields`` encoded, made from the parts that were hashed: the kind, then label and value in turn."""
+        parts = iter(self._parts)
+        next(parts)
         pieces = [b"{%d:" % (len(self._parts) // 2)]
-        for label, raw in zip(self._parts[1::2], self._parts[2::2], strict=True):
-            token = raw if len(raw) <= _SHORT_FIELD else _digest_token(raw)
-            pieces += (label, b"b%d:" % len(token), token)
+        add = pieces.append
+        for label in parts:
+            add(label)
+            raw = next(parts)
+            if len(raw) > _SHORT_FIELD:
+                raw = _digest_token(raw)
+            add(_LENGTHS[len(raw)])
+            add(raw)
         return b"".join(pieces)
 
     @property
     def portable(self) -> bool:
         """Whether a field says ``DeviceClass.cuda_any``: such entries hold no machine code."""
-        return any(raw.startswith(_DEVICE) and b":cuda/any/" in raw for raw in self._parts[2::2])
+        for raw in self._parts[2::2]:  # noqa: SIM110  # a generator costs more than the look
+            if raw.startswith(_DEVICE) and b":cuda/any/" in raw:
+                return True
+        return False
 
     __hotstart_label__ = "hotstart.Key"
 
@@ -133,7 +147,8 @@ def _restore(cls: type[Key], kind: str, name: str, digest: str, parts: list[byte
 
 
 def _digest_token(raw: bytes) -> bytes:
-    return b"%b%b %d" % (_DIGESTED, digest_of(raw)[:32].encode(), len(raw))
+    # Only compared with tokens of other entries, to tell people what changed: a checksum does.
+    return b"%b%b %d" % (_DIGESTED, xxh3_128_hexdigest(raw).encode(), len(raw))
 
 
 def show_field(token: bytes) -> str:

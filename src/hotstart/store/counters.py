@@ -13,15 +13,26 @@ if TYPE_CHECKING:
 class Counters:
     """Named numbers that only grow. ``+=`` on a dict loses updates between threads; this does not."""
 
-    __slots__ = ("_lock", "_values")
+    __slots__ = ("_lock", "_misses", "_puts", "_values")
 
     def __init__(self) -> None:
         self._values: dict[str, float] = {}
+        self._misses = self._puts = 0
         self._lock: LockType = allocate_lock()
 
     def add(self, name: str, amount: float = 1) -> None:
         with self._lock:
             self._values[name] = self._values.get(name, 0) + amount
+
+    def miss(self) -> None:
+        """``add("miss")`` at a third of the price: a miss is little more than one system call."""
+        with self._lock:
+            self._misses += 1
+
+    def put(self) -> None:
+        """``add("put")``, as cheaply."""
+        with self._lock:
+            self._puts += 1
 
     def error(self, where: str, error: OSError) -> None:
         """An operating-system error that was survived, by what was attempted and by cause."""
@@ -29,9 +40,10 @@ class Counters:
 
     def snapshot(self) -> dict[str, float]:
         with self._lock:
-            return dict(self._values)
+            return {**self._values, "miss": self._misses, "put": self._puts}
 
     def after_fork(self) -> None:
         """In a child: nothing counted yet, and the lock may have been held by a thread that is gone."""
         self._lock = allocate_lock()
         self._values = {}
+        self._misses = self._puts = 0

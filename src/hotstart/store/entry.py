@@ -28,7 +28,7 @@ import time
 from xxhash import xxh3_128, xxh3_128_digest
 
 from ..errors import ArtifactNameError, UncacheableError, UsageError
-from ..keys.digest import decode, decode_item, encode
+from ..keys.digest import decode, decode_item, encode, encode_str
 from . import files
 
 TYPE_CHECKING = False
@@ -44,6 +44,8 @@ FORMAT_VERSION = 1
 
 _MAGIC = b"hotE"
 _HEAD = struct.Struct("<4sHH16s32sQdIIIQ16s")
+#: The part of the head that its check covers.
+_CHECKED = struct.Struct("<32sQdIIIQ16s")
 _ROW = struct.Struct("<HBQ")
 _START = _HEAD.pack(_MAGIC, FORMAT_VERSION, 0, b"", b"", 0, 0, 0, 0, 0, 0, b"")[:8]
 _HEAD_SIZE = _HEAD.size
@@ -122,7 +124,7 @@ class Entry:
 
     def __getitem__(self, name: str) -> bytes:
         value = self._table[name]
-        if isinstance(value, tuple):
+        if type(value) is not bytes:
             # Cut out on first use and kept: most readers want one artifact of several. All of
             # ``inline``, the usual case, is not even copied.
             value = self._table[name] = self._inline[value[0] : value[1]]
@@ -205,35 +207,41 @@ class Draft:
         provenance: bytes,
     ) -> None:
         self.digest, self.kind, self.name = key.digest, key.kind, key.name
-        self.artifacts = {check_name(name): _own(name, data) for name, data in artifacts.items()}
         self.cost = _check_cost(cost)
         self.created = time.time_ns()
         self.about = b"".join(
             (
                 _ABOUT,
                 _META,  # first, because readers ask for it most
-                encode_plain("meta", meta),
+                encode_plain("meta", meta) if meta else _NOTHING,
                 _KIND,
-                encode(key.kind),
+                encode_str(key.kind),
                 _NAME,
-                encode(key.name),
+                encode_str(key.name),
                 _FIELDS,
                 key.encoded_fields(),
                 _PROVENANCE,
                 provenance,
             )
         )
-        self._place()
+        self._place(artifacts)
 
-    def _place(self) -> None:
+    def _place(self, artifacts: Mapping[str, BytesLike]) -> None:
         """Small artifacts inside the file, large ones beside it."""
+        self.artifacts: dict[str, bytes] = {}
         self.small: list[str] = []
         self.large: list[str] = []
         total = 0
-        for name, data in self.artifacts.items():
-            if len(data) <= _TINY or (len(data) <= INLINE_LIMIT and total + len(data) <= INLINE_TOTAL):
+        for name, data in artifacts.items():
+            if name not in _KNOWN_NAMES:
+                check_name(name)
+            if type(data) is not bytes:
+                data = _own(name, data)
+            self.artifacts[name] = data
+            size = len(data)
+            if size <= _TINY or (size <= INLINE_LIMIT and total + size <= INLINE_TOTAL):
                 self.small.append(name)
-                total += len(data)
+                total += size
             else:
                 self.large.append(name)
 
@@ -242,9 +250,8 @@ class Draft:
         """An entry that is stored already, on its way to another store: unchanged."""
         draft = cls.__new__(cls)
         draft.digest, draft.kind, draft.name = entry.digest, entry.kind, entry.name
-        draft.artifacts = dict(entry.items())
         draft.cost, draft.created, draft.about = entry.cost, entry.created, entry.about()
-        draft._place()
+        draft._place(dict(entry.items()))
         return draft
 
     def entry(self, tier: str) -> Entry:
@@ -253,34 +260,29 @@ class Draft:
 
     def pieces(self, addresses: Mapping[str, str]) -> tuple[list[bytes], int]:
         """The file as pieces to write, and their total size; ``addresses`` names the blobs."""
-        table = []
-        large = set(self.large)
+        table: list[bytes] = []
         for name, data in self.artifacts.items():
             raw = name.encode("utf-8", "surrogatepass")
-            place = BLOB if name in large else INLINE
-            table.append(_ROW.pack(len(raw), place, len(data)))
-            table.append(raw)
-            if place == BLOB:
-                table.append(bytes.fromhex(addresses[name]))
+            if name in addresses:
+                table += (_ROW.pack(len(raw), BLOB, len(data)), raw, bytes.fromhex(addresses[name]))
+            else:
+                table += (_ROW.pack(len(raw), INLINE, len(data)), raw)
         rows = b"".join(table)
         inline = [self.artifacts[name] for name in self.small]
-        head = _HEAD.pack(
-            _MAGIC,
-            FORMAT_VERSION,
-            0,
-            b"",
+        length = sum(map(len, inline))
+        fixed = _CHECKED.pack(
             bytes.fromhex(self.digest),
             self.created,
             self.cost,
-            len(large),
+            len(self.large),
             len(rows),
             len(self.about),
-            sum(map(len, inline)),
+            length,
             _check_of(inline),
         )
-        checked = head[_CHECKED_FROM:] + rows + self.about
-        pieces = [b"".join((_START, xxh3_128_digest(checked), checked)), *inline]
-        return pieces, sum(map(len, pieces))
+        checked = b"".join((fixed, rows, self.about))
+        start = b"".join((_START, xxh3_128_digest(checked), checked))
+        return [start, *inline], len(start) + length
 
 
 def _check_of(pieces: list[bytes]) -> bytes:
@@ -403,7 +405,13 @@ def check_name(name: object) -> str:
         raise ArtifactNameError(f"artifact name {name[:40]!r}…: no NUL, at most {_MAX_NAME} bytes")
     if any(part in ("", ".", "..") for part in name.replace("\\", "/").split("/")):
         raise ArtifactNameError(f"artifact name {name!r} could leave its directory; use a plain relative name")
+    if type(name) is str and len(_KNOWN_NAMES) < 256:
+        _KNOWN_NAMES.add(name)
     return name
+
+
+#: Names that were found good: a compiler gives its artifacts the same few every time.
+_KNOWN_NAMES: set[str] = set()
 
 
 def _own(name: str, data: object) -> bytes:

@@ -26,6 +26,9 @@ except ImportError:  # no flock on this platform: processes are then not kept ap
         """Nothing to lock with."""
 
 
+#: Take the lock, or raise BlockingIOError at once.
+LOCK_NOW = LOCK_EX | LOCK_NB
+
 Status = os.stat_result
 
 TYPE_CHECKING = False
@@ -62,7 +65,7 @@ PRIVATE_FILE = 0o600
 PRIVATE_DIR = 0o700
 
 #: writev takes at most this many pieces on Linux and macOS.
-_IOV_MAX = 1024
+IOV_MAX = 1024
 
 
 def read_all(fd: int, size: int) -> bytes:
@@ -96,13 +99,13 @@ def read_at(fd: int, size: int, at: int) -> bytes:
 
 def write_all(fd: int, pieces: Sequence[bytes | memoryview], size: int) -> None:
     """Write all pieces, in as few calls as the kernel allows."""
-    if len(pieces) <= _IOV_MAX:
-        done = writev(fd, pieces)
-        if done == size:
-            return
-    else:
-        done = 0
-    # A short write (a signal, a quota, more than 2 GiB), or very many pieces: go on one by one.
+    done = writev(fd, pieces) if len(pieces) <= IOV_MAX else 0
+    if done != size:
+        write_rest(fd, pieces, done)
+
+
+def write_rest(fd: int, pieces: Sequence[bytes | memoryview], done: int) -> None:
+    """What is left after ``done`` bytes: a short write (a signal, a quota, more than 2 GiB), or very many pieces."""
     for piece in pieces:
         if done >= len(piece):
             done -= len(piece)
@@ -114,12 +117,23 @@ def write_all(fd: int, pieces: Sequence[bytes | memoryview], size: int) -> None:
 
 
 _number = itertools.count()
-_chance = os.urandom(6).hex()
+_process = ""
+
+
+def _renew() -> None:
+    """Who we are, and chance against a reused process id; anew in a forked child."""
+    global _process
+    _process = f"{os.getpid():x}-{os.urandom(6).hex()}-"
+
+
+_renew()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew)
 
 
 def unique_name() -> str:
     """A file name no other process or thread will use: who, which, and chance against a reused process id."""
-    return f"{os.getpid():x}-{next(_number):x}-{_chance}"
+    return _process + str(next(_number))
 
 
 def makedirs(path: str) -> None:

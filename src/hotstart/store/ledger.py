@@ -86,14 +86,6 @@ class Put:
         #: (address, size on disk) of each blob it refers to.
         self.blobs = blobs
 
-    def pack(self) -> bytes:
-        kind = self.kind.encode("utf-8", "surrogatepass")[:0xFFFF]
-        name = self.name.encode("utf-8", "surrogatepass")[:0xFFFF]
-        fixed = _PUT.pack(
-            PUT, self.digest, self.size, self.used, self.created, self.cost, len(kind), len(name), len(self.blobs)
-        )
-        return b"".join((fixed, kind, name, *(_BLOB.pack(*blob) for blob in self.blobs)))
-
     @classmethod
     def unpack(cls, body: bytes) -> Put:
         _, digest, size, used, created, cost, kind_length, name_length, count = _PUT.unpack_from(body)
@@ -106,6 +98,25 @@ class Put:
         return cls(digest, size, used, created, cost, kind, name, blobs)
 
 
+def pack_put(
+    digest: bytes,
+    size: int,
+    used: int,
+    created: int,
+    cost: float,
+    kind: str,
+    name: str,
+    blobs: list[tuple[bytes, int]],
+) -> bytes:
+    """What ``Put.unpack`` takes apart; the parameters are its fields."""
+    raw_kind = kind.encode("utf-8", "surrogatepass")[:0xFFFF]
+    raw_name = name.encode("utf-8", "surrogatepass")[:0xFFFF]
+    fixed = _PUT.pack(PUT, digest, size, used, created, cost, len(raw_kind), len(raw_name), len(blobs))
+    if not blobs:
+        return fixed + raw_kind + raw_name
+    return b"".join((fixed, raw_kind, raw_name, *(_BLOB.pack(*blob) for blob in blobs)))
+
+
 class Ledger:
     """The open ledger of one store in one process.
 
@@ -116,10 +127,12 @@ class Ledger:
 
     __slots__ = (
         "_fd",
+        "_known",
         "_mutex",
         "_path",
         "_paused_by",
         "_pending",
+        "_raw",
         "bytes",
         "entries",
         "generation",
@@ -136,6 +149,9 @@ class Ledger:
         self.bytes = self.entries = self.generation = 0
         self.tail = _FIRST
         self.unknown = False
+        #: The head as it was last seen on disk, whole and taken apart.
+        self._raw = b""
+        self._known: tuple[int, int, int, int, int] | None = None
 
     def acquire(self, wait: float) -> bool:
         """Take the lock, at most ``wait`` seconds; False when somebody keeps it longer.
@@ -144,12 +160,21 @@ class Ledger:
         flock has no time-out; the holder's turn is microseconds, so the first
         sleeps are short.
         """
-        if not self._mutex.acquire(timeout=wait):
+        mutex = self._mutex
+        if not mutex.acquire(False) and not mutex.acquire(timeout=wait):
             return False
         ready = False
         try:
-            if self._locked(wait):
-                self._load()
+            if self._lock(wait):
+                raw = files.pread(self._fd, _HEAD_SIZE, 0)
+                # Usually what we wrote ourselves: then it need not be taken apart again.
+                head = self._known if raw == self._raw else _unpack_head(raw)
+                if head is None:
+                    # New, or damaged: a generation the index has never seen, and totals for a walk to find.
+                    head = (_UNKNOWN, time.time_ns(), 0, 0, _FIRST)
+                self._raw, self._known = raw, head
+                flags, self.generation, self.bytes, self.entries, self.tail = head
+                self.unknown = flags & _UNKNOWN != 0
                 ready = True
         finally:
             if not ready:
@@ -159,7 +184,13 @@ class Ledger:
     def release(self) -> None:
         """Never fails: whatever the disk does, the next one gets its turn."""
         try:
-            self._unlock()
+            if self._pending:
+                self._pending.clear()
+            if self._fd >= 0:
+                try:
+                    files.flock(self._fd, files.LOCK_UN)
+                except OSError:
+                    self._close()  # which unlocks as well
         finally:
             self._mutex.release()
 
@@ -188,9 +219,9 @@ class Ledger:
     def save(self) -> None:
         """Records first, head last: until the head says so, nothing was added."""
         if self._pending:
-            data = b"".join(
-                piece for body in self._pending for piece in (_RECORD.pack(len(body), xxh3_64_intdigest(body)), body)
-            )
+            data = b""
+            for body in self._pending:
+                data += _RECORD.pack(len(body), xxh3_64_intdigest(body)) + body
             self._pending.clear()
             self._write(data, self.tail)
             self.tail += len(data)
@@ -274,14 +305,14 @@ class Ledger:
         self._pending = []
         self._close()
 
-    def _locked(self, wait: float) -> bool:
+    def _lock(self, wait: float) -> bool:
         deadline = None
         pause = 50e-6
         while True:
             if self._fd < 0:
                 self._fd = files.open(self._path, files.UPDATE, files.PRIVATE_FILE)
             try:
-                files.flock(self._fd, files.LOCK_EX | files.LOCK_NB)
+                files.flock(self._fd, files.LOCK_NOW)
             except BlockingIOError:
                 now = time.monotonic()
                 deadline = deadline or now + wait
@@ -294,38 +325,21 @@ class Ledger:
                 return True
             self._close()  # the store was removed under us: lock what is there now
 
-    def _unlock(self) -> None:
-        self._pending.clear()
-        if self._fd >= 0:
-            try:
-                files.flock(self._fd, files.LOCK_UN)
-            except OSError:
-                self._close()  # which unlocks as well
-
     def _close(self) -> None:
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             files.close_quietly(fd)
 
-    def _load(self) -> None:
-        head = _unpack_head(files.pread(self._fd, _HEAD_SIZE, 0))
-        if head is not None:
-            flags, self.generation, self.bytes, self.entries, self.tail = head
-            self.unknown = bool(flags & _UNKNOWN)
-            return
-        # New, or damaged: a generation the index has never seen, and totals for a walk to find.
-        self.generation, self.bytes, self.entries, self.tail = time.time_ns(), 0, 0, _FIRST
-        self.unknown = True
-
     def _save_head(self) -> None:
-        flags = _UNKNOWN if self.unknown else 0
-        body = _HEAD.pack(_MAGIC, _VERSION, flags, self.generation, self.bytes, self.entries, self.tail)
-        self._write(body + _HEAD_CHECK.pack(xxh3_64_intdigest(body)), 0)
+        known = (_UNKNOWN if self.unknown else 0, self.generation, self.bytes, self.entries, self.tail)
+        body = _HEAD.pack(_MAGIC, _VERSION, *known)
+        raw = body + xxh3_64_intdigest(body).to_bytes(8, "little")
+        self._write(raw, 0)
+        self._raw, self._known = raw, known
 
     def _write(self, data: bytes, at: int) -> None:
         """All of it: a disk that fills up takes a part first, without an error."""
-        while data:
-            done = files.pwrite(self._fd, data, at)
+        while (done := files.pwrite(self._fd, data, at)) != len(data):
             data = data[done:]
             at += done
 

@@ -35,7 +35,7 @@ def summarise(counters: Counters, memory: Memory, disk: LocalStore | None, layer
         "errors": _group(counted, "error."),
         "seconds_saved": counted.get("seconds_saved", 0.0) + sum(tier.saved for tier in tiers),
         "seconds_compiling": counted.get("seconds_compiling", 0.0),
-        "bytes_written": int(counted.get("bytes_written", 0)),
+        "bytes_written": disk.written if disk is not None else 0,
         "index_rebuilt": int(counted.get("index_rebuilt", 0)),
         "swept": int(counted.get("swept", 0)),
         "entries": entries,

@@ -54,6 +54,15 @@ class Upkeep:
 
     # -- admission, under the lock ---------------------------------------------
 
+    def has_room(self, size: int) -> bool:
+        """Whether an entry of ``size`` bytes more can be taken in as things are."""
+        ledger = self.ledger
+        return (
+            ledger.bytes + size <= self.store.max_size + (ledger.entries + 1) * self.store.allowance
+            and ledger.tail < LONG
+            and not ledger.unknown
+        )
+
     def admit(self, need: int) -> bool | None:
         """Room for ``need`` more bytes, evicting if it must. None: the store has to be counted first."""
         ledger, cap = self.ledger, self.store.max_size
@@ -343,6 +352,8 @@ class Upkeep:
                 return Put(name, size, 0, 0, 0.0, "", "", [])
             raise
         blobs = [(bytes.fromhex(address), self._blob_size(address)) for address, _ in found.blobs.values()]
+        # A file that was never read has the kernel's time, which ticks in milliseconds; when it was made is exact.
+        used = max(used, found.created)
         return Put(name, size, used, found.created, found.cost, kind, called, blobs)
 
     def _as_it_is(self, put: Put) -> Put:
