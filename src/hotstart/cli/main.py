@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 #: A command, the module it is in, and what it does in a few words. A further command is one line.
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("hotstart.cli.run", "run a program so that its frameworks start hot"),
+    "why": ("hotstart.cli.why", "why the last run compiled what it compiled"),
 }
 
 

@@ -45,6 +45,8 @@ def add(home: str, frameworks: Mapping[str, Mapping[str, Any]], runs: int = 1) -
             sums = {"since": time.time(), "runs": 0, "frameworks": {}}
         sums["runs"] += runs
         for name, numbers in frameworks.items():
+            if not isinstance(numbers, dict):
+                continue
             into = sums["frameworks"].setdefault(name, {})
             for label in SUMMED:
                 value = numbers.get(label) or 0

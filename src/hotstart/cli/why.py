@@ -1,0 +1,137 @@
+"""``hotstart why``: what the last run compiled, and what had changed."""
+
+from __future__ import annotations
+
+from ..errors import UsageError
+from .options import Parser, configured, open_store
+from .output import paint, print_json, say
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..store.local import LocalStore
+
+_SHOWN_UNITS = 5
+
+
+def main(arguments: list[str]) -> int:
+    parser = Parser(
+        "why",
+        "Why the last run compiled what it compiled: for each miss, what changed against the nearest\n"
+        "earlier run or entry.",
+        "hotstart why",
+        "hotstart why --name serve --long",
+        "hotstart why 3fa9c1e2      # the entry or run whose digest or id begins so",
+    )
+    parser.add_argument("what", nargs="?", metavar="KEY", help="an entry's digest or a run's id, or how it begins")
+    parser.add_argument("--name", help="the last run of this workload")
+    parser.add_argument("--long", action="store_true", help="every unit and entry, not the first few")
+    options = parser.parse_args(arguments)
+    _, home = configured()
+    store = open_store().disk
+    if options.what:
+        return _of(options.what, home, store, options)
+    return _of_run(home, store, options)
+
+
+def _of_run(home: str, store: LocalStore | None, options: Any) -> int:
+    from ..insight.why import explain_run
+    from ..launch import records
+
+    found = records.last(home, options.name)
+    if not found:
+        whose = f" of {options.name!r}" if options.name else ""
+        raise UsageError(f"why: no run{whose} is recorded; runs are recorded by: hotstart run COMMAND")
+    report = explain_run(home, found[0], store)
+    if found.damaged:
+        report["damaged_records"] = found.damaged
+    _show(report, options)
+    return 0
+
+
+def _of(what: str, home: str, store: LocalStore | None, options: Any) -> int:
+    from ..insight.why import explain_entry, explain_run, find_entries
+    from ..launch import records
+
+    record = records.read(home, what)
+    if record is not None:
+        _show(explain_run(home, record, store), options)
+        return 0
+    entries = find_entries(store, what.lower()) if store is not None else []
+    if not entries:
+        raise UsageError(f"why: no run and no entry begins with {what!r}; hotstart ls --long lists the digests")
+    answers = [explain_entry(store, put) for put in entries if store is not None]
+    if options.json:
+        print_json(answers)
+    else:
+        for answer in answers:
+            _show_entry(answer)
+    return 0
+
+
+def _show(report: dict[str, Any], options: Any) -> None:
+    if options.json:
+        print_json(report)
+        return
+    from ..insight import words
+    from ..insight.why import sentences
+
+    run = report["run"]
+    command = words.shorten(" ".join(run["command"] or []), 70)
+    status = "" if run["status"] in (0, None) else f", exit status {run['status']}"
+    started = words.clock(run["started"]) if run["started"] else ""
+    say(f"{paint(run['name'] or command, 'bold')}  {command}")
+    say(paint(f"{started}, took {words.duration(run['seconds'] or 0.0)}{status}, run {run['id']}", "dim"))
+    used = [answer for answer in report["frameworks"] if answer["status"] != "not used"]
+    for answer in used:
+        say()
+        _show_framework(answer, sentences(answer), options.long)
+    for answer in report["entries"] if options.long else report["entries"][:_SHOWN_UNITS]:
+        say()
+        _show_entry(answer)
+    more = report["entries_left_out"] + (0 if options.long else max(0, len(report["entries"]) - _SHOWN_UNITS))
+    if more:
+        say()
+        say(f"and {words.count(more, 'more entry', 'more entries')}; hotstart why --long, or --json")
+    if not used and not report["entries"]:
+        say()
+        say("No framework compiled or loaded anything in this run.")
+    for answer in report["frameworks"]:
+        if answer["left_alone"]:
+            say(paint(f"{answer['framework']}: left alone, you had set {', '.join(answer['left_alone'])}", "dim"))
+
+
+def _show_framework(answer: dict[str, Any], said: list[str], long: bool) -> None:
+    from ..insight import words
+
+    parts = [f"{answer['hits']:,} hit" if answer["hits"] == 1 else f"{answer['hits']:,} hits"]
+    if answer["restored"]:
+        parts.append(f"{answer['restored']:,} restored")
+    parts.append(f"{answer['new']:,} compiled")
+    style = "green" if answer["status"] == "hit" else "yellow"
+    say(f"{paint(answer['framework'], style)}: {', '.join(parts)}")
+    for line in said:
+        say(f"  {line}")
+    units = sorted(answer["units"], key=lambda unit: -(unit.get("cost") or 0.0))
+    for unit in units if long else units[:_SHOWN_UNITS]:
+        cost = f"  {words.duration(unit['cost'])}" if unit.get("cost") else ""
+        say(paint(f"    {unit.get('name') or unit.get('unit')}{cost}", "dim"))
+    if not long and len(units) > _SHOWN_UNITS:
+        say(paint(f"    and {len(units) - _SHOWN_UNITS:,} more", "dim"))
+
+
+def _show_entry(answer: dict[str, Any]) -> None:
+    from ..insight import words
+
+    what = f"{answer['kind']} {answer['name']}".strip()
+    cost = f", {words.duration(answer['cost'])} to compile" if answer.get("cost") else ""
+    say(f"{paint(what, 'yellow')}  {answer['digest'][:12]}{cost}")
+    if answer["status"] == "changed":
+        for text in answer["changed"].values():
+            say(f"  {text}")
+        if not answer["changed"]:
+            say("  the same key is there as well")
+        say(paint(f"    compared with {answer['nearest'][:12]}", "dim"))
+    else:
+        say(f"  {answer['status']}")
