@@ -7,6 +7,8 @@
     DiskCacheConformance           the same for a cache that outlives its process
     CacheMachine, EvictingMachine, LayeredMachine, RememberingMachine
                                    Hypothesis state machines against a plain dict
+    RemoteConformance              the contract of a remote, as a class of tests
+    seaweedfs, valkey              real servers on loopback to run it against
 
 The suites and machines need pytest and Hypothesis, and load only when they are named.
 """
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
     from .machine import EvictingMachine as EvictingMachine
     from .machine import LayeredMachine as LayeredMachine
     from .machine import RememberingMachine as RememberingMachine
+    from .remote import RemoteConformance as RemoteConformance
+    from .servers import seaweedfs as seaweedfs
+    from .servers import valkey as valkey
 
 _HOMES = {
     "ContentStoreConformance": "conformance",
@@ -39,6 +44,9 @@ _HOMES = {
     "EvictingMachine": "machine",
     "LayeredMachine": "machine",
     "RememberingMachine": "machine",
+    "RemoteConformance": "remote",
+    "seaweedfs": "servers",
+    "valkey": "servers",
 }
 
 __all__ = ["OPERATIONS", "Audit", "FailingIO", "KillingIO", "SlowIO", "audit", "open_descriptors", *_HOMES]

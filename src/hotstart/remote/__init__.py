@@ -1,0 +1,1 @@
+"""Where entries live for the fleet. Imported only when a remote is configured."""

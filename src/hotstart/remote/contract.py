@@ -1,0 +1,219 @@
+"""What a remote is: named bytes, somewhere else, written once.
+
+    RemoteError
+    ├── AbsentError      there is no such object; nothing is wrong
+    ├── RefusedError     it said no: credentials, permission, a full bucket, a value too large
+    ├── TimedOutError    no answer in time; it may or may not have happened
+    └── BrokenError      an answer that makes no sense, or none: reset, 500, cut short, unreachable
+
+Each carries ``cause``, one word for a counter. Which of the four it is decides what
+happens next: absent is a miss, refused is not tried again, timed out opens the
+breaker at once, broken is tried again a little later.
+
+A backend implements ``Remote`` and certifies itself with
+``hotstart.testing.RemoteConformance``. It holds no policy: no retries, no
+signatures, no compression. Those are decorators, in files of their own.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from ..errors import HotstartError, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import Any
+
+    Bytes = bytes | bytearray | memoryview
+    Ranges = list[tuple[int, int]]  # (start, length); a class with a method ``list`` cannot say it itself
+    Parts = list[Bytes]
+
+#: Everything that is not a large transfer ends within this many seconds, one way or the other.
+DEFAULT_TIMEOUT = 5.0
+
+#: A name is a relative path of these; bucket policies match on it, and no backend has to escape it.
+_ALLOWED = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+_MAX_NAME = 512
+
+#: How many requests of one call are under way at the same time.
+_PARALLEL = 8
+
+
+class RemoteError(HotstartError):
+    """A remote did not do what it was asked; ``cause`` is the word it is counted under."""
+
+    kind = "broken"
+
+    def __init__(self, message: str, cause: str = "") -> None:
+        super().__init__(message)
+        self.cause = cause or self.kind
+
+
+class AbsentError(RemoteError):
+    """No object of that name."""
+
+    kind = "absent"
+
+
+class RefusedError(RemoteError):
+    """It will say no again if asked again."""
+
+    kind = "refused"
+
+
+class TimedOutError(RemoteError):
+    """It did not answer in time."""
+
+    kind = "timed_out"
+
+
+class BrokenError(RemoteError):
+    """It could not be reached, or what came is not what was asked for."""
+
+
+class Found:
+    """The beginning of an object, or all of it.
+
+    ``size`` is that of the whole object; ``tag`` stands for this very version of it
+    and is what ``put(replaces=…)`` compares.
+    """
+
+    __slots__ = ("data", "size", "tag")
+
+    def __init__(self, data: Bytes, size: int, tag: str) -> None:
+        self.data = data
+        self.size = size
+        self.tag = tag
+
+
+class Item:
+    """An object as a listing shows it. ``modified`` is in seconds since the epoch, by the remote's clock."""
+
+    __slots__ = ("modified", "name", "size")
+
+    def __init__(self, name: str, size: int, modified: float) -> None:
+        self.name = name
+        self.size = size
+        self.modified = modified
+
+    def __repr__(self) -> str:
+        return f"<Item {self.name} {self.size}>"
+
+
+class Remote:
+    """Named bytes somewhere else. Any number of threads may use one object.
+
+    All methods raise RemoteError and nothing else for what the network or the
+    server does; UsageError for a name that cannot be one.
+    """
+
+    #: For people and logs; never holds a credential.
+    shown = "remote"
+    #: ``put`` and ``delete`` raise RefusedError.
+    read_only = False
+    #: Larger values are refused, with cause ``oversize``; None for no limit.
+    max_value: int | None = None
+    #: Requests made, of any kind: what a start costs is counted here.
+    requests = 0
+
+    def get(self, name: str, limit: int) -> Found:
+        """The first ``limit`` bytes, in one round trip. Raises AbsentError."""
+        raise NotImplementedError
+
+    def get_range(self, name: str, start: int, length: int, tag: str = "") -> Bytes:
+        """Exactly these bytes. With a tag, of that version only: BrokenError when it was replaced."""
+        raise NotImplementedError
+
+    def put(self, name: str, data: Bytes, *, replaces: str = "") -> bool:
+        """Create; False when there is an object of that name already, which is left as it is.
+
+        With ``replaces``, put this in the place of the version with that tag; False
+        when it is another version by now. Atomic: a reader sees all or nothing.
+        Safe to repeat.
+        """
+        raise NotImplementedError
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Remove these; those that are not there are no error."""
+        raise NotImplementedError
+
+    def list(self, prefix: str) -> Iterator[Item]:
+        """All objects whose name begins with ``prefix``, which ends with a slash or is empty. In no order."""
+        raise NotImplementedError
+
+    def get_many(self, names: Iterable[str], limit: int) -> dict[str, Found]:
+        """``get`` of several at once; those that are absent are left out. The first other error is raised."""
+        found: dict[str, Found] = {}
+
+        def one(name: str) -> None:
+            try:
+                found[name] = self.get(name, limit)
+            except AbsentError:
+                pass
+
+        in_parallel(one, names)
+        return found
+
+    def get_ranges(self, name: str, ranges: Ranges, tag: str = "") -> Parts:
+        """Several (start, length), in parallel, in the order asked."""
+        parts: Parts = [b""] * len(ranges)
+
+        def one(number: int) -> None:
+            parts[number] = self.get_range(name, *ranges[number], tag)
+
+        in_parallel(one, range(len(ranges)))
+        return parts
+
+    def stream(self, name: str, start: int, length: int) -> Iterator[Bytes]:
+        """These bytes piece by piece, in one request, for who works on the first while the last is on its way."""
+        yield self.get_range(name, start, length)
+
+    def close(self) -> None:
+        """Let go of connections. May be used again afterwards."""
+
+    def after_fork(self) -> None:
+        """In a child: connections of the parent must not be used."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.shown}>"
+
+
+def check_name(name: str) -> str:
+    """Raises UsageError for what could leave the prefix, or would have to be escaped somewhere."""
+    if not isinstance(name, str) or not 0 < len(name) <= _MAX_NAME:
+        raise UsageError(f"an object name is a string of 1 to {_MAX_NAME} characters, not {name!r}")
+    for part in name.split("/"):
+        if not part or part in (".", "..") or not _ALLOWED.issuperset(part):
+            raise UsageError(f"object name {name!r}: parts of letters, digits, '.', '_', '-', joined by single slashes")
+    return name
+
+
+def in_parallel(work: Callable[[Any], object], items: Iterable[Any], most: int = _PARALLEL) -> None:
+    """``work`` on each item, several at a time; the first exception is raised once all have ended.
+
+    Plain threads that end with the call: a pool would have to be looked after across forks.
+    """
+    waiting = list(items)[::-1]
+    errors: list[BaseException] = []
+
+    def worker() -> None:
+        while waiting and not errors:
+            try:
+                item = waiting.pop()
+            except IndexError:
+                return  # another worker took the last one
+            try:
+                work(item)
+            except BaseException as error:
+                errors.append(error)
+
+    threads = [threading.Thread(target=worker, daemon=True) for _ in range(min(most, len(waiting)) - 1)]
+    for thread in threads:
+        thread.start()
+    worker()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]

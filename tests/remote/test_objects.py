@@ -1,0 +1,99 @@
+"""S3 through obstore, against a real SeaweedFS: the contract, and errors that say what is wrong and no secret."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hotstart.remote.contract import BrokenError, RefusedError, Remote, TimedOutError
+from hotstart.remote.url import open_remote
+from hotstart.testing.remote import RemoteConformance
+from hotstart.testing.servers import READER, Server, free_port
+
+
+class TestS3(RemoteConformance):
+    @pytest.fixture(autouse=True)
+    def server(self, s3_url: str) -> None:
+        self.url = s3_url
+
+    def make_remote(self, tmp_path: Path, *, read_only: bool = False) -> Remote:
+        return open_remote(self.url, read_only=read_only)
+
+
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    """Accepts connections and never answers."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield int(listener.getsockname()[1])
+
+
+def test_a_bucket_that_is_not_there_is_a_refusal(seaweed: Server, s3_url: str) -> None:
+    remote = open_remote(s3_url.replace("s3://team/", "s3://nobody/"))
+    with pytest.raises(RefusedError, match="no such bucket") as caught:
+        remote.get("a", 1)
+    assert caught.value.cause == "no_bucket"
+
+
+def test_wrong_credentials_are_a_refusal_that_does_not_tell_them(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-the-right-one")
+    with pytest.raises(RefusedError, match="credentials") as caught:
+        open_remote(s3_url).get("a", 1)
+    assert caught.value.cause == "credentials"
+    assert "not-the-right-one" not in str(caught.value)
+
+
+def test_who_may_only_read_is_refused_writing(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert open_remote(s3_url).put("a", b"1")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", READER[0])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", READER[1])
+    reader = open_remote(s3_url)
+    assert bytes(reader.get("a", 1).data) == b"1"
+    with pytest.raises(RefusedError) as caught:
+        reader.put("b", b"1")
+    assert caught.value.cause == "denied"
+
+
+def test_credentials_of_a_profile_are_found(s3_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("AWS_PROFILE", "team")
+    (tmp_path / ".aws").mkdir()
+    (tmp_path / ".aws" / "credentials").write_text(
+        "[team]\naws_access_key_id = writer\naws_secret_access_key = writer-secret\n"
+    )
+    assert open_remote(s3_url).put("a", b"1")
+
+
+def test_nobody_there_is_broken(s3_url: str) -> None:
+    remote = open_remote(f"s3://team?endpoint=http://127.0.0.1:{free_port()}")
+    with pytest.raises(BrokenError) as caught:
+        remote.get("a", 1)
+    assert caught.value.cause == "unreachable"
+
+
+def test_no_answer_is_timed_out(s3_url: str, silent_port: int) -> None:
+    remote = open_remote(f"s3://team?endpoint=http://127.0.0.1:{silent_port}&timeout=0.3")
+    for call in (
+        lambda: remote.get("a", 1),
+        lambda: remote.get("a", 1 << 30),
+        lambda: remote.get_range("a", 0, 1 << 25),
+        lambda: remote.put("a", b"1"),
+        lambda: remote.delete(["a"]),
+        lambda: list(remote.list("")),
+    ):
+        with pytest.raises(TimedOutError):
+            call()
+
+
+@pytest.mark.parametrize("url", ["gs://bucket/prefix", "az://container/prefix?account=team"])
+def test_the_other_clouds_open_without_asking_anybody(url: str) -> None:
+    """No server of theirs runs on loopback: what can be shown here is that opening costs nothing and prints nothing."""
+    remote = open_remote(url)
+    assert remote.requests == 0
+    assert remote.shown == url.partition("?")[0]

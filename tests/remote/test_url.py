@@ -1,0 +1,68 @@
+"""What a remote's URL may say; and that no secret in one is ever shown."""
+
+from __future__ import annotations
+
+import pytest
+
+from hotstart.errors import UsageError
+from hotstart.remote.contract import RefusedError
+from hotstart.remote.url import open_remote, open_remotes, redact, split_chain
+
+SECRET = "hunter2"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "", "bucket", "s3:/bucket", "http://x/y", "s3://", "s3:///prefix", "s3://bucket/../x", "s3://bucket/a b",
+        f"s3://key:{SECRET}@bucket/prefix", f"s3://bucket?secret={SECRET}", f"s3://bucket?{SECRET}",
+        "s3://bucket?endpoint=ftp://x", f"s3://bucket?endpoint=http://u:{SECRET}@h", "s3://bucket?timeout=soon",
+        "s3://bucket?timeout=-1", "s3://bucket?read_only=perhaps", "file://relative/path", "file://", "gs://b?region=x",
+        f"redis://:{SECRET}@", f"redis://:{SECRET}@host:port/0", f"redis://:{SECRET}@host/prefix",
+        f"redis://u:{SECRET}@host?password={SECRET}", f"redis://u:{SECRET}@h?ttl=never", f"redis://:{SECRET}@h?max_value=1GB",
+    ],
+)  # fmt: skip
+def test_nonsense_is_one_clear_line_without_secrets(url: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        open_remote(url)
+    assert SECRET not in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) > 20
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        (f"redis://user:{SECRET}@cache:6379/3?prefix=x", "redis://cache:6379/3"),
+        (f"redis://:{SECRET}/@{SECRET}@cache", "redis://cache"),
+        (f"s3://bucket/prefix?endpoint=http://x&token={SECRET}", "s3://bucket/prefix"),
+        (f"{SECRET}", "…"),
+    ],
+)
+def test_redaction_leaves_scheme_host_and_path(url: str, shown: str) -> None:
+    assert redact(url) == shown
+
+
+def test_what_is_shown_of_a_remote_holds_no_secret() -> None:
+    remote = open_remote(f"redis://user:{SECRET}@cache:6379/3")
+    assert remote.shown == "redis://cache:6379/3"
+    assert SECRET not in repr(remote)
+
+
+def test_a_chain_is_split_where_a_scheme_follows() -> None:
+    chain = f"redis://:{SECRET},x@cache , s3://team/kernels?read_only=1"
+    assert split_chain(chain) == [f"redis://:{SECRET},x@cache", "s3://team/kernels?read_only=1"]
+    near, far = open_remotes(chain)
+    assert (near.shown, near.read_only) == ("redis://cache", False)
+    assert (far.shown, far.read_only) == ("s3://team/kernels", True)
+    assert all(remote.read_only for remote in open_remotes(chain, read_only=True))
+
+
+@pytest.mark.parametrize(("url", "extra", "module"), [("s3://b", "s3", "obstore"), ("redis://h", "redis", "redis")])
+def test_a_missing_client_says_what_to_install(
+    url: str, extra: str, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, module, None)
+    with pytest.raises(RefusedError, match=rf"hotstart\[{extra}\]") as caught:
+        open_remote(url).get("a", 1)
+    assert caught.value.cause == "missing_extra"
