@@ -4,7 +4,8 @@
     ├── Variable       an environment variable that moves the cache, and to where under the root
     ├── Setting        another variable to set beside it, and why
     ├── Unit           which of its files belong together
-    └── Rewrite        which of its files hold the path they lie at, and what puts it right
+    ├── Rewrite        which of its files hold the path they lie at, and what puts it right
+    └── Check          which of its files may be torn, and what tells
 
 Rows are data. Nothing here looks at the machine, imports a framework or touches a
 file; ``frameworks`` merges the rows, ``units`` sorts files by them, ``relocate`` holds
@@ -144,6 +145,22 @@ class Rewrite(_Row):
         _set(self, "function", function)
 
 
+class Check(_Row):
+    """Files matching ``pattern`` (as in ``Unit``) are written in place: one of a killed process may be torn.
+
+    ``function`` is the name of a function in ``soundness``, called with the bytes of
+    the file: whether they are whole.
+    """
+
+    __slots__ = (*("pattern",), "function")
+    pattern: str
+    function: str
+
+    def __init__(self, pattern: str, function: str) -> None:
+        _set(self, "pattern", pattern)
+        _set(self, "function", function)
+
+
 class Framework(_Row):
     """One row: what hotstart knows of one framework's own cache.
 
@@ -163,6 +180,7 @@ class Framework(_Row):
     linked        a hit needs several units that name each other by hash inside files:
                   those that appeared in one run are given back together or not at all
     rewrites      what to rewrite when the root has moved
+    checks        which files can be told to be torn, where the framework itself never mends them
     moves         whether a hit survives another root, once ``rewrites`` are done; None: not known
     follows       whether a hit survives another place of the user's program; None: not known
     times         modification times are part of its key (ninja): to be kept to the nanosecond
@@ -176,8 +194,8 @@ class Framework(_Row):
 
     __slots__ = (
         *("name", "title", "distributions", "tested", "directory", "variables", "settings", "default", "fixed"),
-        *("read", "modules", "units", "linked", "rewrites", "moves", "follows", "times", "trust", "unkeyed", "proof"),
-        *("suite", "opt_in", "notes"),
+        *("read", "modules", "units", "linked", "rewrites", "checks", "moves", "follows", "times", "trust"),
+        *("unkeyed", "proof", "suite", "opt_in", "notes"),
     )
     name: str
     title: str
@@ -193,6 +211,7 @@ class Framework(_Row):
     units: tuple[Unit, ...]
     linked: bool
     rewrites: tuple[Rewrite, ...]
+    checks: tuple[Check, ...]
     moves: bool | None
     follows: bool | None
     times: bool
@@ -220,6 +239,7 @@ class Framework(_Row):
         units: tuple[Unit, ...],
         linked: bool = False,
         rewrites: tuple[Rewrite, ...] = (),
+        checks: tuple[Check, ...] = (),
         moves: bool | None = None,
         follows: bool | None = None,
         times: bool = False,

@@ -35,6 +35,11 @@ def relocated(framework: Framework, path: str, data: bytes, old: str, new: str) 
     return data
 
 
+def holds_paths(framework: Framework, path: str) -> bool:
+    """Whether a rule of the row is for the file at ``path``: those files alone need ``relocated``."""
+    return any(pattern_of(rewrite.pattern).fullmatch(path) is not None for rewrite in framework.rewrites)
+
+
 def triton_group(data: bytes, old: str, new: str) -> bytes:
     """Triton's list of a kernel's files: ``{"child_paths": {"add.cubin": "<directory>/<key>/add.cubin"}}``."""
     import json

@@ -1,0 +1,411 @@
+"""Gives back what is missing: entries of the store become files of the frameworks again.
+
+Groups are read, checked and written by several threads into a directory of their own, then
+moved to where they belong: whole directories by one rename wherever none is there yet, so
+that a framework never sees half of one. A group of which any part is missing, damaged or
+does not fit the table is left out, and so is a group that needs it.
+
+Runs before the command is started, and only when a directory is not as it was.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from time import time_ns
+
+from ..compilers.relocate import holds_paths, relocated
+from ..log import say
+from ..store import files
+from ..store.listing import described
+from . import inventory as inventories
+from . import parcel, places, state
+from .inventory import Group, Inventory, Known, label
+from .live import Turn
+from .session import Event
+from .survey import Survey
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from .session import Session
+    from .survey import Name
+
+#: Threads that read, unpack and write. More than two a core only get in each other's way.
+THREADS = min(8, 2 * (os.cpu_count() or 1))
+
+#: How long a start waits for another run that is restoring or capturing. What that one restores is
+#: likely what is wanted here.
+WAIT = 10.0
+
+_CREATE = files.CREATE
+
+
+def bring_back(session: Session, *, catalogue: bool) -> None:
+    """Restore what this run may want; afterwards state and inventory say what is there.
+
+    ``catalogue`` says to ask the store which groups it has, and not the inventory alone.
+    Never raises for what the disk does: what cannot be restored is compiled.
+    """
+    with Turn(session.home, WAIT) as mine:
+        if not mine:
+            session.troubles.append("another run was restoring or capturing")
+            return
+        known = inventories.load(session.home)
+        if known is None:
+            known, catalogue = Inventory(session.root), True
+        if catalogue:
+            add_from_stores(session, known)
+        survey = Survey(session.root, known.paths())
+        if known.root != session.root:
+            _move(session, known, survey)
+        wanted = _missing(session, known, survey)
+        if wanted:
+            wanted = _that_fit(session, known, survey, wanted)
+        if wanted:
+            give_back(session, known, wanted, survey)
+            survey = Survey(session.root, known.paths())
+        note(session, known, survey)
+
+
+def note(session: Session, known: Inventory, survey: Survey) -> None:
+    """Make inventory and state lasting, in this order: a state without its inventory would hide what is missing."""
+    found = survey.state()
+    if known.trimmed:
+        found.times[b".trimmed"] = 0  # never there: each start has to ask what this workload wants back
+    if known.save(session.home):
+        state.write(session.home, found)
+    else:
+        state.forget(session.home)
+
+
+def add_from_stores(session: Session, known: Inventory) -> None:
+    """Add the groups that the stores hold and the inventory does not know."""
+    for store in session.stores:
+        for _, about, cost in described(store, parcel.KIND):
+            try:
+                if about["part"] == 0:
+                    _add(known, about, cost)
+            except (KeyError, TypeError, ValueError):
+                continue  # of another version of hotstart: not ours to give back
+
+
+def _add(known: Inventory, about: dict[str, Any], cost: float) -> None:
+    framework, group = str(about["framework"]), str(about["group"])
+    if about["version"] != parcel.VERSION or label(framework, group) in known.groups:
+        return
+    units: dict[Name, Known] = {}
+    for what, name, unit_cost, listed in about["units"]:
+        seen = {str(path): (int(size), int(modified)) for path, size, modified in listed}
+        units[framework, what, name] = Known(seen, group, float(unit_cost))
+    for unit, found in units.items():
+        # A unit that is known from another group, or only from disk, stays what it is.
+        if unit not in known.units or not known.units[unit].group:
+            known.units[unit] = found
+    known.groups[label(framework, group)] = Group(
+        framework, group, int(about["parts"]), [str(need) for need in about["needs"]], str(about["root"])
+    )
+
+
+def _missing(session: Session, known: Inventory, survey: Survey) -> list[str]:
+    """Labels of the groups of which a file is missing on disk, or shorter than it was."""
+    lacking = []
+    wanted = set(known.rosters.get(session.workload, ()))
+    for group, names in known.members().items():
+        if names[0][0] not in session.rows or (group in known.trimmed and group not in wanted):
+            continue
+        if any(lacks(known.units[name], survey, name) for name in names):
+            lacking.append(group)
+    return lacking
+
+
+def lacks(unit: Known, survey: Survey, name: Name) -> bool:
+    found = survey.units.get(name)
+    if found is None:
+        return True
+    stays = found.kind.changes == "once"
+    for path, (size, _) in unit.files.items():
+        file = found.files.get(path)
+        if file is None or (stays and file.size < size):
+            return True
+    return False
+
+
+def _that_fit(session: Session, known: Inventory, survey: Survey, wanted: list[str]) -> list[str]:
+    """Of the missing groups those for which the budget has room; what this workload used last comes first."""
+    members = known.members()
+    roster = set(known.rosters.get(session.workload, ()))
+    sizes = {group: sum(known.units[name].size for name in members[group]) for group in wanted}
+    used = {group: max(known.units[name].read for name in members[group]) for group in wanted}
+    wanted.sort(key=lambda group: (group in roster, used[group]), reverse=True)
+    from .budget import make_room
+
+    room = make_room(session, known, survey, sum(sizes[group] for group in wanted if group in roster), roster)
+    chosen = []
+    for group in wanted:
+        if sizes[group] <= room:
+            room -= sizes[group]
+            known.trimmed.discard(group)
+            chosen.append(group)
+        else:
+            known.trimmed.add(group)
+    return chosen
+
+
+def _move(session: Session, known: Inventory, survey: Survey) -> None:
+    """The root has moved, with the files in it: put right those that hold its path."""
+    old = known.root
+    for unit in survey.units.values():
+        row = unit.row
+        for path in unit.files:
+            if not holds_paths(row, path):
+                continue
+            whole = f"{session.root}/{row.directory}/{path}"
+            try:
+                data, _ = parcel.read_file(whole)
+                moved = relocated(row, path, data, f"{old}/{row.directory}", f"{session.root}/{row.directory}")
+            except (OSError, ValueError):
+                continue  # written here already, or damaged: the framework compiles it again
+            places.replace(whole, moved)
+    known.root = session.root
+
+
+# -- writing files -------------------------------------------------------------
+
+
+def give_back(session: Session, known: Inventory, wanted: Iterable[str], survey: Survey | None = None) -> list[str]:
+    """Restore these groups; labels of those that were. Units on disk are completed and, if damaged, replaced.
+
+    The caller holds the turn.
+    """
+    members = known.members()
+    complete = _complete(session, known, list(wanted), survey, members)
+    staging = f"{state.directory(session.home)}/staging/{files.unique_name()}"
+    try:
+        work = _Work(session, known, staging, complete)
+        work.run()
+        _age(work.directories)
+        replaced = set()
+        if survey is not None:
+            for group in work.done:
+                for name in members[group]:
+                    replaced |= _damaged(known.units[name], survey, name, session.rows[name[0]].directory)
+        left = merge(staging, session.root, replaced)
+        if left:
+            session.troubles.append(f"{left} files could not be put in place")
+    finally:
+        places.remove_tree(staging)
+    for group in work.done:
+        for name in members[group]:
+            session.events.append(Event(name, "restored", known.units[name].cost, known.units[name].size))
+    for group, reason in work.failed.items():
+        say("info", f"{group} was not restored: {reason}")
+        session.troubles.append(f"{group}: {reason}")
+        _forget(known, group, members)
+    return work.done
+
+
+def _forget(known: Inventory, group: str, members: dict[str, list[Name]]) -> None:
+    """The store does not have it, or not whole. Units on disk are taken in again by the next capture."""
+    known.groups.pop(group, None)
+    for name in members.get(group, ()):
+        known.units.pop(name, None)
+
+
+def _complete(
+    session: Session, known: Inventory, wanted: list[str], survey: Survey | None, members: dict[str, list[Name]]
+) -> list[Group]:
+    """Of the wanted groups those whose every part is in a store, and all that they need there or on disk."""
+    answers: dict[str, bool] = {}
+
+    def is_complete(name: str) -> bool:
+        if name not in answers:
+            answers[name] = True  # groups that need each other
+            group = known.groups.get(name)
+            row = session.rows.get(group.framework) if group is not None else None
+            answers[name] = (
+                group is not None
+                and row is not None
+                and (row.moves is not False or group.root == session.root)
+                and all(
+                    session.has(parcel.key(group.framework, group.name, part).digest) for part in range(group.parts)
+                )
+                and all(map(is_there, group.needs))
+            )
+        return answers[name]
+
+    def is_there(name: str) -> bool:
+        if survey is not None and name in members and not any(lacks(known.units[n], survey, n) for n in members[name]):
+            return True
+        return is_complete(name)
+
+    found = []
+    for name in wanted:
+        group = known.groups.get(name)
+        if group is None:
+            continue
+        if is_complete(name):
+            found.append(group)
+        elif not (group.root != session.root and session.rows[group.framework].moves is False):
+            session.troubles.append(f"{name}: not whole in the store")
+            _forget(known, name, members)
+    return found
+
+
+def _damaged(unit: Known, survey: Survey, name: Name, directory: str) -> set[str]:
+    found = survey.units.get(name)
+    if found is None or found.kind.changes != "once":
+        return set()
+    return {
+        f"{directory}/{path}"
+        for path, (size, _) in unit.files.items()
+        if path in found.files and found.files[path].size < size
+    }
+
+
+class _Work:
+    """Parts to unpack, shared by threads; ``done`` and ``failed`` groups afterwards."""
+
+    def __init__(self, session: Session, known: Inventory, staging: str, groups: list[Group]) -> None:
+        self.session = session
+        self.known = known
+        self.staging = staging
+        self._parts = [(group, part) for group in reversed(groups) for part in reversed(range(group.parts))]
+        self._groups = groups
+        self._written: dict[str, list[str]] = {}
+        self._lock = threading.Lock()
+        self.directories: set[str] = set()
+        self.failed: dict[str, str] = {}
+        self.done: list[str] = []
+
+    def run(self) -> None:
+        session = self.session
+        assert session.stores is not None  # opened here, before the threads
+        threads = [threading.Thread(target=self._drain) for _ in range(min(THREADS, len(self._parts)) - 1)]
+        for thread in threads:
+            thread.start()
+        self._drain()
+        for thread in threads:
+            thread.join()
+        for group in self._groups:
+            name = label(group.framework, group.name)
+            if name in self.failed:
+                for path in self._written.get(name, ()):
+                    places.unlink(path)
+            else:
+                self.done.append(name)
+
+    def _drain(self) -> None:
+        while True:
+            try:
+                group, part = self._parts.pop()
+            except IndexError:
+                return
+            name = label(group.framework, group.name)
+            if name in self.failed:
+                continue
+            try:
+                self._unpack(group, part, name)
+            except (parcel.BadParcelError, OSError) as error:
+                with self._lock:
+                    self.failed[name] = str(error)
+
+    def _unpack(self, group: Group, part: int, name: str) -> None:
+        row = self.session.rows[group.framework]
+        entry = self.session.entry(parcel.key(group.framework, group.name, part).digest)
+        if entry is None:
+            raise parcel.BadParcelError("is damaged or was evicted")
+        about = entry.meta
+        if (about.get("group"), about.get("part"), about.get("parts")) != (group.name, part, group.parts):
+            raise parcel.BadParcelError("belongs to another capture")
+        base = f"{self.staging}/{row.directory}"
+        written = self._written.setdefault(name, [])
+        for file in parcel.unpack(row, self.session.root, entry):
+            path = f"{base}/{file.path}"
+            written.append(path)
+            self._write(path, file, row.times)
+
+    def _write(self, path: str, file: parcel.Unpacked, times: bool) -> None:
+        place = path[: path.rindex("/")]
+        if place not in self.directories:
+            files.makedirs(place)
+            while place not in self.directories and len(place) > len(self.staging):
+                self.directories.add(place)
+                place = os.path.dirname(place)
+        mode = 0o700 if file.executable else 0o600
+        fd = files.open(path, _CREATE, mode)
+        try:
+            if file.data:
+                done = files.write(fd, file.data)
+                while done < len(file.data):
+                    done += files.write(fd, file.data[done:])
+            if times:
+                files.utime(fd, ns=(file.modified, file.modified))
+        finally:
+            files.close(fd)
+
+
+def _age(directories: set[str]) -> None:
+    """Set the times of new directories a little back, so that whatever changes them from now on shows."""
+    then = time_ns() - 2 * state.TICK_NS
+    for path in directories:
+        try:
+            files.utime(path, ns=(then, then))
+        except OSError:
+            continue  # then it is gone through again at the end, that is all
+
+
+def merge(source: str, target: str, replaced: set[str], inside: str = "") -> int:
+    """Move what is below ``source`` to ``target``; how many files could not be moved.
+
+    A directory that is not there yet is moved whole. A file that is there stays, unless its
+    path is in ``replaced``: the framework may have written it, and it is as good.
+    """
+    left = 0
+    try:
+        with os.scandir(source) as items:
+            listed = list(items)
+    except OSError:
+        return 0  # nothing was staged
+    for item in listed:
+        path = f"{inside}{item.name}"
+        there = f"{target}/{item.name}"
+        try:
+            if not item.is_dir(follow_symlinks=False):
+                _put(item.path, there, path in replaced)
+            elif os.path.islink(there):
+                left += 1  # somebody's own arrangement: nothing is written through it
+            elif not _moved(item.path, there):
+                left += merge(item.path, there, replaced, f"{path}/")
+        except OSError:
+            left += 1
+    return left
+
+
+def _moved(source: str, target: str) -> bool:
+    """Whether the whole directory could be moved: nothing was there, or an empty directory."""
+    try:
+        os.rename(source, target)
+    except OSError:
+        if not os.path.isdir(target):
+            raise
+        return False
+    return True
+
+
+def _put(source: str, target: str, replace: bool) -> None:
+    if replace:
+        os.rename(source, target)
+        return
+    try:
+        # A link fails where a rename would overwrite. The other name goes at once: no file stays linked.
+        os.link(source, target, follow_symlinks=False)
+    except FileExistsError:
+        return
+    except OSError:
+        if not os.path.lexists(target):
+            os.rename(source, target)  # a file system without links
+        return
+    os.unlink(source)

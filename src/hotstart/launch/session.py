@@ -1,0 +1,111 @@
+"""One run: where it keeps its things, and what it opens only when something has to be restored or captured."""
+
+from __future__ import annotations
+
+import os
+from time import time, time_ns
+
+from . import live
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ..cache import Cache
+    from ..compilers.contract import Framework
+    from ..config import Config
+    from ..store.entry import Entry
+    from ..store.local import LocalStore
+    from .survey import Name
+
+
+class Event:
+    """Something that happened to a unit in this run: "hit", "new", "restored" or "damaged"."""
+
+    __slots__ = ("cost", "event", "name", "size")
+
+    def __init__(self, name: Name, event: str, cost: float = 0.0, size: int = 0) -> None:
+        self.name = name
+        self.event = event
+        self.cost = cost
+        self.size = size
+
+
+class Session:
+    """``home`` and ``root``; the frameworks that are ours in this run; what has happened so far."""
+
+    def __init__(self, config: Config, home: str, root: str, rows: Iterable[Framework], workload: str) -> None:
+        self.config = config
+        self.home = home
+        self.root = root
+        self.rows = {row.name: row for row in rows}
+        #: What people call it; what it used last time is given back first.
+        self.workload = workload
+        self.began = time()
+        self.began_ns = time_ns()
+        self.id = f"{self.began_ns:016x}-{os.getpid():x}"
+        self.events: list[Event] = []
+        #: Whether the file system tells when a file was read.
+        self.reads_known = True
+        #: What could not be done, in words, for the record.
+        self.troubles: list[str] = []
+        #: The one budget, in bytes; known once the store is open.
+        self.max_size = 0
+        self._live = -1
+        self._cache: Cache | None = None
+        self._layers: list[LocalStore] | None = None
+
+    def begin(self) -> None:
+        self._live = live.begin(self.home, self.id)
+
+    def end(self) -> None:
+        live.end(self.home, self.id, self._live)
+        self._live = -1
+        if self._cache is not None:
+            self._cache.close()
+        for layer in self._layers or ():
+            layer.close()
+
+    @property
+    def read_only(self) -> bool:
+        return bool(self.config["read_only"])
+
+    @property
+    def cache(self) -> Cache:
+        if self._cache is None:
+            self._cache = self.config.open(memory=0, path=f"{self.home}/store")
+            if self._cache.disk is not None:
+                self.max_size = self._cache.disk.max_size
+        return self._cache
+
+    @property
+    def store(self) -> LocalStore | None:
+        """The entries on this machine; None when there are none to be had."""
+        return self.cache.disk
+
+    @property
+    def stores(self) -> list[LocalStore]:
+        """Where entries are looked for, in order: ours, then the layers under it.
+
+        Layers are read in place. Through ``Cache.get`` each hit would be copied into our store as
+        well, and a container would hold everything three times.
+        """
+        if self._layers is None:
+            from ..store.counters import Counters
+            from ..store.local import LocalStore
+
+            self._layers = [
+                LocalStore(path, Counters(), read_only=True, tier="layer") for path in self.config["under"] if path
+            ]
+        return [*([self.store] if self.store is not None else []), *self._layers]
+
+    def entry(self, digest: str) -> Entry | None:
+        """The entry, checked, from wherever it is."""
+        for store in self.stores:
+            found = store.read(digest)
+            if found is not None:
+                return found
+        return None
+
+    def has(self, digest: str) -> bool:
+        return any(store.contains(digest) for store in self.stores)
