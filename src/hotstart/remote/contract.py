@@ -111,6 +111,10 @@ class Remote:
 
     #: For people and logs; never holds a credential.
     shown = "remote"
+    #: A name for this place in file names: the same for everybody who opens it, whatever their credentials.
+    identity = "remote"
+    #: Seconds that a request which is not a large transfer may take.
+    timeout = DEFAULT_TIMEOUT
     #: ``put`` and ``delete`` raise RefusedError.
     read_only = False
     #: Larger values are refused, with cause ``oversize``; None for no limit.

@@ -72,7 +72,7 @@ class Redis(Remote):
         self._url = url
         self._prefix = f"{prefix}:"
         self._ttl = ttl
-        self._timeout = timeout
+        self.timeout = timeout
         self._client: Any = None
 
     def get(self, name: str, limit: int) -> Found:
@@ -224,8 +224,8 @@ class Redis(Remote):
             try:
                 self._client = redis.Redis.from_url(
                     self._url,
-                    socket_timeout=self._timeout,
-                    socket_connect_timeout=self._timeout,
+                    socket_timeout=self.timeout,
+                    socket_connect_timeout=self.timeout,
                     retry=Retry(NoBackoff(), 0),  # retrying is the guard's
                 )
             except Exception as error:

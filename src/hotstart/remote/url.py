@@ -13,6 +13,7 @@ import os
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ..errors import UsageError
+from ..keys.digest import digest_of
 from ..store.sizes import parse_size
 from .contract import DEFAULT_TIMEOUT, Remote, check_name
 
@@ -50,6 +51,13 @@ def split_chain(setting: str) -> list[str]:
 
 def open_remote(url: str, *, read_only: bool = False) -> Remote:
     """One remote. Raises UsageError for a URL that cannot mean one."""
+    remote = _open(url, read_only)
+    # Options count, since an endpoint is one; a user and password do not.
+    remote.identity = digest_of(f"{redact(url)}?{url.partition('?')[2]}".encode())[:16]
+    return remote
+
+
+def _open(url: str, read_only: bool) -> Remote:
     try:
         parts = urlsplit(url)
         port = parts.port

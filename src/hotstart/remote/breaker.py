@@ -1,0 +1,136 @@
+"""A breaker whose state all processes of the host share: a small file that exists while the remote is left alone.
+
+    no file        closed: ask
+    until > now    open: do not ask, at once
+    until <= now   one process claims the probe, by moving ``until`` ahead under a lock; the others stay away
+
+So a remote that hangs costs the host one time-out per cool-down, not one per kernel.
+The file holds ``until`` and the cool-down in seconds and the cause. Times are of the
+wall clock, which processes and containers share; one that lies further ahead than any
+cool-down can be was written before the clock was set back, and counts as past.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from ..store import files
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: After the first failure, and the most after repeated ones.
+FIRST_COOL_DOWN = 30.0
+LAST_COOL_DOWN = 600.0
+
+
+class Breaker:
+    """One switch, by the path of its file; ``""`` for a process that has nowhere to keep it."""
+
+    def __init__(self, path: str, clock: Callable[[], float] = time.time) -> None:
+        self._path = path
+        self._clock = clock
+        #: What there is without a file.
+        self._until = 0.0
+        self._cool_down = 0.0
+        self._cause = ""
+        self._probing = False
+
+    def is_closed(self, probe: float) -> bool:
+        """Whether to ask. True once per cool-down to one process, which has ``probe`` seconds to find out."""
+        state = self._read()
+        if state is None:
+            return True
+        until, cool_down, cause = state
+        now = self._now()
+        if now < until <= now + LAST_COOL_DOWN:
+            return False
+        return self._claim(now + probe, cool_down, cause)
+
+    @property
+    def cause(self) -> str:
+        """Why it is open; empty when it is not."""
+        state = self._read()
+        return state[2] if state is not None else ""
+
+    def open(self, cause: str) -> None:
+        """Leave the remote alone for a while; for longer each time a probe failed."""
+        state = self._read()
+        cool_down = FIRST_COOL_DOWN
+        if state is not None and self._probing:
+            cool_down = min(2 * state[1], LAST_COOL_DOWN)
+        self._probing = False
+        self._write(self._now() + cool_down, cool_down, cause)
+
+    def close(self) -> None:
+        """It answered."""
+        self._probing = False
+        self._cause = ""
+        if self._path:
+            try:
+                files.unlink(self._path)
+            except OSError:
+                pass  # another process was faster, or it stays open until it is past
+
+    def _claim(self, until: float, cool_down: float, cause: str) -> bool:
+        if self._path:
+            try:
+                fd = files.open(self._path, files.UPDATE, files.PRIVATE_FILE)
+            except OSError:
+                return False
+            try:
+                files.flock(fd, files.LOCK_EX | files.LOCK_NB)
+                state = self._read()
+                if state is None or not self._now() < state[0] <= self._now() + LAST_COOL_DOWN:
+                    self._write(until, cool_down, cause)
+                    self._probing = True
+            except OSError:
+                pass  # somebody else is claiming it
+            finally:
+                files.close_quietly(fd)
+            return self._probing
+        self._until, self._probing = until, True
+        return True
+
+    def _read(self) -> tuple[float, float, str] | None:
+        if self._path:
+            try:
+                fd = files.open(self._path, files.READ)
+                try:
+                    text = files.read(fd, 256).decode("ascii", "replace")
+                finally:
+                    files.close(fd)
+            except OSError:
+                text = ""
+            parts = text.split(" ", 2)
+            try:
+                return float(parts[0]), min(max(float(parts[1]), 1.0), LAST_COOL_DOWN), parts[2].strip()
+            except (ValueError, IndexError):
+                pass  # absent, or torn by a crash: nothing is known
+        return (self._until, self._cool_down, self._cause) if self._cause else None
+
+    def _write(self, until: float, cool_down: float, cause: str) -> None:
+        self._until, self._cool_down, self._cause = until, cool_down, cause
+        if not self._path:
+            return
+        temporary = f"{self._path}.{files.unique_name()}"
+        data = f"{until:.3f} {cool_down:.1f} {cause}\n".encode()
+        try:
+            try:
+                fd = files.open(temporary, files.CREATE, files.PRIVATE_FILE)
+            except FileNotFoundError:
+                files.makedirs(os.path.dirname(self._path))
+                fd = files.open(temporary, files.CREATE, files.PRIVATE_FILE)
+            try:
+                files.write_all(fd, [data], len(data))
+            finally:
+                files.close(fd)
+            files.rename(temporary, self._path)
+            self._cause = ""  # the file is the truth from here on
+        except OSError:
+            pass  # nowhere to keep it: this process at least knows
+
+    def _now(self) -> float:
+        return self._clock()
