@@ -218,8 +218,9 @@ def test_the_cause_is_named_and_nothing_else(
 def test_another_install_path_is_named(bench: Bench) -> None:
     bench.run("torch")
     moved(bench)
-    (said,) = bench.said("torch", event="hit", rebuilt=["a.so", "b.so"], hits=3)[:1]
-    assert said.startswith("torch moved: ")
+    first, second = bench.said("torch", rebuilt=49, new=49, hits=3)
+    assert first == "a hit, but 49 units had to be built again"
+    assert second.startswith("torch moved: ")
 
 
 @pytest.mark.parametrize("cause", [threads, autotune, xla, processor])
@@ -292,6 +293,20 @@ def test_what_had_been_compiled_and_is_gone_was_evicted(bench: Bench) -> None:
     assert sentences(answer) == ["2 units had been compiled before and are gone: evicted or cleared"]
 
 
+def test_units_of_two_kinds_with_one_name_are_two(bench: Bench) -> None:
+    record = bench.run("torch", "a")
+    other = bench.run("torch", "a")
+    other["units"][0]["unit"] = "another kind"
+    (answer,) = explain_run(bench.home, other)["frameworks"]
+    assert record["units"][0]["name"] == other["units"][0]["name"]
+    assert answer["lost"] == []
+
+
+def test_hits_that_nobody_can_count_are_not_zero(bench: Bench) -> None:
+    (answer,) = explain_run(bench.home, bench.run("torch", "a", hits=None))["frameworks"]
+    assert answer["hits"] is None
+
+
 def test_evicted_and_changed_are_told_apart(bench: Bench) -> None:
     bench.run("triton", "a", "b")
     edit(bench)
@@ -317,12 +332,12 @@ def test_a_hit_that_still_built_something_says_what(bench: Bench) -> None:
     bench.run("torch", "g")
     (answer,) = explain_run(bench.home, bench.run("torch", "g", event="hit", rebuilt=["x.so", "y.so"]))["frameworks"]
     assert answer["status"] == "rebuilt"
-    assert sentences(answer) == ["a hit, but 2 files had to be built again: x.so, y.so"]
+    assert sentences(answer) == ["a hit, but 2 units had to be built again: x.so, y.so"]
 
 
 def test_a_number_of_rebuilt_files_will_do(bench: Bench) -> None:
     (answer,) = explain_run(bench.home, bench.run("torch", event="hit", rebuilt=49))["frameworks"]
-    assert "a hit, but 49 files had to be built again" in sentences(answer)
+    assert "a hit, but 49 units had to be built again" in sentences(answer)
 
 
 def test_a_whole_hit_has_nothing_to_explain(bench: Bench) -> None:

@@ -22,7 +22,14 @@ if TYPE_CHECKING:
 #: A command, the module it is in, and what it does in a few words. A further command is one line.
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("hotstart.cli.run", "run a program so that its frameworks start hot"),
+    "env": ("hotstart.cli.env", 'print the same environment for a shell: eval "$(hotstart env)"'),
+    "stats": ("hotstart.cli.stats", "hits, misses, entries, bytes and seconds saved, by framework"),
     "why": ("hotstart.cli.why", "why the last run compiled what it compiled"),
+    "ls": ("hotstart.cli.ls", "list the entries of the store"),
+    "gc": ("hotstart.cli.gc", "remove what was not used lately, or down to a size"),
+    "verify": ("hotstart.cli.verify", "read and check everything in the store"),
+    "clear": ("hotstart.cli.clear", "remove every entry"),
+    "config": ("hotstart.cli.config", "every setting, and where its value came from"),
 }
 
 

@@ -11,6 +11,7 @@ from .output import coloured
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from threading import Event, Thread
     from typing import Self, TypeVar
 
     T = TypeVar("T")
@@ -90,6 +91,49 @@ def watched(items: Iterable[T], what: str, total: int = 0) -> Iterator[T]:
         for item in items:
             yield item
             bar.step()
+
+
+class Waiting:
+    """``with Waiting("verifying"): …`` for work that cannot say how far it is: shows that time passes."""
+
+    def __init__(self, what: str, *, patience: float = PATIENCE) -> None:
+        self._what = what
+        self._patience = patience
+        self._thread: Thread | None = None
+        self._stop: Event | None = None
+
+    def __enter__(self) -> Self:
+        if _is_terminal():
+            from threading import Event, Thread
+
+            self._stop = Event()
+            self._thread = Thread(target=self._show, daemon=True)
+            self._thread.start()
+        return self
+
+    def _show(self) -> None:
+        from ..insight.words import duration
+
+        stop = self._stop
+        if stop is None or stop.wait(self._patience):
+            return
+        begun = time.monotonic() - self._patience
+        try:
+            while not stop.wait(_PAUSE):
+                place = int((time.monotonic() - begun) * 12) % (2 * _LENGTH)
+                place = min(place, 2 * _LENGTH - 1 - place)
+                bar = "░" * place + "█" + "░" * (_LENGTH - 1 - place)
+                sys.stderr.write(f"\r{self._what} {bar}  {duration(time.monotonic() - begun)}\x1b[K")
+                sys.stderr.flush()
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+        except (OSError, ValueError):
+            pass  # the terminal went away
+
+    def __exit__(self, *_: object) -> None:
+        if self._stop is not None and self._thread is not None:
+            self._stop.set()
+            self._thread.join()
 
 
 def _is_terminal() -> bool:

@@ -91,7 +91,7 @@ def _read(name: str, value: str) -> object:
 
         return check_name(value)
     if name == "--only":
-        return _frameworks(value)
+        return frameworks("run", value)
     try:
         seconds = float(value)
     except ValueError:
@@ -101,13 +101,13 @@ def _read(name: str, value: str) -> object:
     return seconds
 
 
-def _frameworks(value: str) -> list[str]:
-    """The names in ``--only``, each known to the table."""
+def frameworks(command: str, value: str) -> list[str]:
+    """The names in ``--only``, each known to the table. Raises UsageError."""
     from ..compilers.frameworks import chosen
 
     names = [name for part in value.split(",") if (name := part.strip())]
     if not names:
-        raise UsageError("run: --only names frameworks with commas between them, such as torch,triton")
+        raise UsageError(f"{command}: --only names frameworks with commas between them, such as torch,triton")
     return [row.name for row in chosen(names)]
 
 

@@ -104,8 +104,9 @@ def _show(report: dict[str, Any], options: Any) -> None:
 
 def _show_framework(answer: dict[str, Any], said: list[str], long: bool) -> None:
     from ..insight import words
+    from ..insight.why import called
 
-    parts = [f"{answer['hits']:,} hit" if answer["hits"] == 1 else f"{answer['hits']:,} hits"]
+    parts = ["hits not known here" if answer["hits"] is None else words.count(answer["hits"], "hit")]
     if answer["restored"]:
         parts.append(f"{answer['restored']:,} restored")
     parts.append(f"{answer['new']:,} compiled")
@@ -116,7 +117,7 @@ def _show_framework(answer: dict[str, Any], said: list[str], long: bool) -> None
     units = sorted(answer["units"], key=lambda unit: -(unit.get("cost") or 0.0))
     for unit in units if long else units[:_SHOWN_UNITS]:
         cost = f"  {words.duration(unit['cost'])}" if unit.get("cost") else ""
-        say(paint(f"    {unit.get('name') or unit.get('unit')}{cost}", "dim"))
+        say(paint(f"    {called(unit)}{cost}", "dim"))
     if not long and len(units) > _SHOWN_UNITS:
         say(paint(f"    and {len(units) - _SHOWN_UNITS:,} more", "dim"))
 

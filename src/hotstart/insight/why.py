@@ -75,7 +75,8 @@ def _framework(name: str, numbers: Record, record: Record, earlier: list[Record]
     rebuilt = numbers.get("rebuilt") or []
     answer: Record = {
         "framework": name,
-        "hits": int(numbers.get("hits") or 0),
+        # None: the file system does not tell what was read.
+        "hits": numbers.get("hits"),
         "restored": int(numbers.get("restored") or 0),
         "new": int(numbers.get("new") or len(made)),
         "rebuilt": list(rebuilt) if isinstance(rebuilt, (list, tuple)) else [],
@@ -92,7 +93,8 @@ def _framework(name: str, numbers: Record, record: Record, earlier: list[Record]
         if not answer["hits"] and not answer["restored"]:
             answer["status"] = "not used"
         return answer
-    answer["status"] = "miss" if answer["new"] else "rebuilt"
+    # Built for a graph that was found: a hit to the framework, none to whoever waited for it.
+    answer["status"] = "rebuilt" if answer["rebuilt_count"] >= answer["new"] else "miss"
     answer["lost"] = _lost(name, made, earlier)
     if answer["new"] and len(answer["lost"]) == answer["new"]:
         return answer  # every one of them was there before: nothing changed, they were removed
@@ -118,14 +120,21 @@ def _listed(value: object) -> list[str]:
 
 def _lost(name: str, made: list[Record], earlier: list[Record]) -> list[Record]:
     """New units that an earlier run had: their key is the same, so they were removed since."""
-    wanted = {unit.get("unit"): unit for unit in made}
+    wanted = {(unit.get("unit"), unit.get("name")): unit for unit in made}
     found = []
     for other in earlier:  # newest first
         for unit in other.get("units") or []:
-            if unit.get("framework") == name and unit.get("unit") in wanted and unit.get("event") != "damaged":
-                lost = wanted.pop(unit["unit"])
+            same = unit.get("unit"), unit.get("name")
+            if unit.get("framework") == name and same in wanted and unit.get("event") != "damaged":
+                lost = wanted.pop(same)
                 found.append({**lost, "seen": other.get("started"), "run": other.get("id")})
     return found
+
+
+def called(unit: Record) -> str:
+    """A unit as people read it: what it is and its name."""
+    what, name = str(unit.get("unit") or ""), str(unit.get("name") or "")
+    return f"{what} {name}".strip() if name != what else name
 
 
 def _nearest(name: str, record: Record, earlier: list[Record]) -> tuple[Record, list[changes.Change]] | None:
@@ -158,8 +167,11 @@ def sentences(answer: Record) -> list[str]:
     from . import words
 
     status, new = answer["status"], answer["new"]
-    names = [unit.get("name") or unit.get("unit") for unit in answer["damaged"]]
-    said = [f"{name} was damaged and could not be used" for name in names]
+    said = [f"{called(unit)} was damaged and could not be used" for unit in answer["damaged"]]
+    if answer["rebuilt_count"]:
+        what = words.count(answer["rebuilt_count"], "unit")
+        first = ", ".join(map(str, answer["rebuilt"][:3])) + (", …" if len(answer["rebuilt"]) > 3 else "")
+        said.append(f"a hit, but {what} had to be built again" + (f": {first}" if first else ""))
     if answer["lost"]:
         when = max((unit.get("seen") or 0.0 for unit in answer["lost"]), default=0.0)
         those = words.count(len(answer["lost"]), "unit")
@@ -174,10 +186,6 @@ def sentences(answer: Record) -> list[str]:
     if causes:
         sure = answer["causes"][0]["likely"]
         said += causes if sure else [f"perhaps: {text}" for text in causes]
-    if answer["rebuilt_count"]:
-        what = words.count(answer["rebuilt_count"], "file")
-        first = ", ".join(map(str, answer["rebuilt"][:3])) + (", …" if len(answer["rebuilt"]) > 3 else "")
-        said.append(f"a hit, but {what} had to be built again" + (f": {first}" if first else ""))
     if status == "miss" and not said and new:
         said.append(NOTHING_CHANGED)
     return said
