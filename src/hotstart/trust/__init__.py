@@ -1,0 +1,1 @@
+"""Whose entries are run here. Imported only when a remote is configured."""

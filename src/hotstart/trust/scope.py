@@ -1,0 +1,170 @@
+"""Scopes and the list of keys trusted for them.
+
+A scope names a group of writers (``main``, ``pr-123``) and is part of every object's
+name, so that a bucket policy can say who writes where. The list is a text file, one
+key a line, strongest reader of all: whoever may write it decides what runs here.
+
+    # key                                              scopes          name
+    ed25519:o4Ue…                                      main,release    ci
+    ed25519:Jx0k…                                      pr-*            pull requests
+    revoked ed25519:9dQz…                                              old ci
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from ..errors import UsageError
+from ..store import files
+from .signing import PublicKey
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789._-")
+_MAX_SCOPE = 64
+_LARGEST_FILE = 1 << 20
+_HEADING = "# Keys whose entries hotstart runs on this machine: key, scopes, name. See docs/security.md.\n"
+
+
+def check_scope(name: str) -> str:
+    """Raises UsageError for what is not one part of a path of small letters, digits, '.', '_' and '-'."""
+    if not isinstance(name, str) or not 0 < len(name) <= _MAX_SCOPE or not _LETTERS.issuperset(name) or name[0] in ".-":
+        raise UsageError(
+            f"a scope is 1 to {_MAX_SCOPE} of a-z, 0-9, '.', '_', '-', beginning with a letter: not {name!r}"
+        )
+    return name
+
+
+def check_pattern(pattern: str) -> str:
+    """A scope, or the beginning of some followed by ``*``."""
+    if pattern != "*":
+        check_scope(pattern.removesuffix("*"))
+    return pattern
+
+
+def parse_scopes(setting: str) -> list[str]:
+    """``HOTSTART_SCOPE``: the scope to write, then others to read. Raises UsageError."""
+    scopes = [check_scope(part.strip()) for part in setting.split(",")]
+    return list(dict.fromkeys(scopes))
+
+
+class Trusted:
+    """One line of the list."""
+
+    __slots__ = ("key", "name", "revoked", "scopes")
+
+    def __init__(self, key: PublicKey, scopes: tuple[str, ...], name: str, revoked: bool = False) -> None:
+        self.key = key
+        self.scopes = scopes
+        self.name = name
+        self.revoked = revoked
+
+    def covers(self, scope: str) -> bool:
+        return not self.revoked and any(
+            scope == pattern or (pattern.endswith("*") and scope.startswith(pattern[:-1])) for pattern in self.scopes
+        )
+
+    def line(self) -> str:
+        if self.revoked:
+            return f"revoked {self.key} {self.name}".rstrip() + "\n"
+        return f"{self.key} {','.join(self.scopes)} {self.name}".rstrip() + "\n"
+
+
+class TrustList:
+    """Who is trusted for what, by the id of the key. Changed by making a new file in place of the old."""
+
+    def __init__(self, path: str, trusted: Iterable[Trusted] = ()) -> None:
+        self.path = path
+        self._by_id = {entry.key.id: entry for entry in trusted}
+
+    @classmethod
+    def load(cls, path: str) -> TrustList:
+        """An absent file is an empty list. Raises UsageError naming file and line, or who else could write it."""
+        try:
+            fd = files.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        except FileNotFoundError:
+            return cls(path)
+        except OSError as error:
+            raise UsageError(f"{path}: {error.strerror}; nobody is trusted") from None
+        try:
+            info = files.fstat(fd)
+            data = files.read_all(fd, min(info.st_size, _LARGEST_FILE + 1))
+        finally:
+            files.close_quietly(fd)
+        if hasattr(os, "geteuid") and (info.st_mode & 0o022 or info.st_uid not in (os.geteuid(), 0)):
+            raise UsageError(f"{path} can be written by others: chmod 644 it; until then nobody is trusted")
+        if not stat.S_ISREG(info.st_mode) or len(data) > _LARGEST_FILE:
+            raise UsageError(f"{path} is not a list of keys")
+        return cls(path, _parse(path, data))
+
+    def find(self, key_id: str) -> Trusted | None:
+        return self._by_id.get(key_id)
+
+    def __iter__(self) -> Iterator[Trusted]:
+        return iter(list(self._by_id.values()))
+
+    def __len__(self) -> int:
+        return sum(not entry.revoked for entry in self._by_id.values())
+
+    def add(self, key: PublicKey, scopes: Iterable[str], name: str = "") -> None:
+        """Trust ``key`` for these scopes as well. Raises UsageError for one that was revoked."""
+        wanted = tuple(check_pattern(scope) for scope in scopes)
+        if not wanted:
+            raise UsageError("say for which scopes the key is trusted: main, or pr-*")
+        if not name.isprintable() or len(name) > 100:
+            raise UsageError("the name of a key is one short line")
+        known = self._by_id.get(key.id)
+        if known is not None and known.revoked:
+            raise UsageError(f"key {key.id} was revoked; delete its line in {self.path} if that was a mistake")
+        before = known.scopes if known is not None else ()
+        name = name or (known.name if known is not None else "")
+        self._by_id[key.id] = Trusted(key, tuple(dict.fromkeys((*before, *wanted))), name)
+        self._save()
+
+    def revoke(self, key_id: str) -> Trusted:
+        """Trust it no more, and remember that. Raises UsageError when it is not known, or not exactly one is."""
+        found = [entry for known, entry in self._by_id.items() if key_id and known.startswith(key_id)]
+        if len(found) != 1:
+            raise UsageError(f"{len(found) or 'no'} keys begin with {key_id!r}; `hotstart trust list` shows them")
+        revoked = Trusted(found[0].key, (), found[0].name, revoked=True)
+        self._by_id[revoked.key.id] = revoked
+        self._save()
+        return revoked
+
+    def _save(self) -> None:
+        directory = os.path.dirname(os.path.abspath(self.path))
+        temporary = f"{directory}/.{files.unique_name()}"
+        data = (_HEADING + "".join(entry.line() for entry in self._by_id.values())).encode()
+        try:
+            files.makedirs(directory)
+            fd = files.open(temporary, files.CREATE, files.PRIVATE_FILE)
+            try:
+                files.write_all(fd, [data], len(data))
+                files.fsync(fd)
+            finally:
+                files.close(fd)
+            files.rename(temporary, self.path)
+        except OSError as error:
+            raise UsageError(f"{self.path}: {error.strerror}") from None
+
+
+def _parse(path: str, data: bytes) -> list[Trusted]:
+    found = []
+    for number, line in enumerate(data.decode("utf-8", "replace").split("\n"), 1):
+        text = line.partition("#")[0].strip()
+        if not text:
+            continue
+        words = text.split()
+        try:
+            if words[0] == "revoked":
+                found.append(Trusted(PublicKey.parse(words[1]), (), " ".join(words[2:]), revoked=True))
+            else:
+                scopes = tuple(check_pattern(scope) for scope in words[1].split(","))
+                found.append(Trusted(PublicKey.parse(words[0]), scopes, " ".join(words[2:])))
+        except (UsageError, IndexError) as error:
+            said = str(error) if isinstance(error, UsageError) else "a line is: key, scopes, name"
+            raise UsageError(f"{path}, line {number}: {said}; nobody is trusted until this is mended") from None
+    return found
