@@ -20,7 +20,7 @@ from .parcel import Packed
 from .restore import note
 from .session import Event
 from .survey import Survey
-from .usage import costs, hits
+from .usage import arm, costs, hits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,6 +66,9 @@ def take_in(session: Session, wait: float, stop: Callable[[], bool]) -> None:
             work.all(new, read)
         except OutOfTimeError:
             session.troubles.append("there was no time to take everything in: the next run does")
+        for name in new:
+            if name in survey.units:
+                arm(session, survey.units[name])  # a framework loads what it has just built
         known.remember(session.workload, _used(known, [*read, *new]))
         before = survey.bytes
         budget.keep(session, known, survey, [*read, *new])

@@ -7,18 +7,25 @@ import os
 from ..store import files
 
 
-def replace(path: str, data: bytes) -> bool:
-    """Give ``path`` this content, whole or not at all, its directory made if need be. False when that failed."""
+def replace(path: str, data: bytes, *, executable: bool = False, modified: int | None = None, via: str = "") -> bool:
+    """Give ``path`` this content, whole or not at all, its directory made if need be. False when that failed.
+
+    ``via`` is where the temporary file lies, for directories in which a framework might take it for its own.
+    """
+    mode = 0o700 if executable else files.PRIVATE_FILE
     place, name = os.path.split(path)
+    place = via or place
     temporary = f"{place}/.{name}.{files.unique_name()}"
     try:
         try:
-            fd = files.open(temporary, files.CREATE, files.PRIVATE_FILE)
+            fd = files.open(temporary, files.CREATE, mode)
         except FileNotFoundError:
             files.makedirs(place)
-            fd = files.open(temporary, files.CREATE, files.PRIVATE_FILE)
+            fd = files.open(temporary, files.CREATE, mode)
         try:
             files.write_all(fd, [data], len(data))
+            if modified is not None:
+                files.utime(fd, ns=(modified, modified))
         finally:
             files.close(fd)
         files.rename(temporary, path)

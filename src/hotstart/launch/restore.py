@@ -65,20 +65,33 @@ def bring_back(session: Session, *, catalogue: bool) -> None:
         if wanted:
             wanted = _that_fit(session, known, survey, wanted)
         if wanted:
-            give_back(session, known, wanted, survey)
+            restored = give_back(session, known, wanted, survey)
             survey = Survey(session.root, known.paths())
+            _are_unread(known, survey, restored)
         note(session, known, survey)
 
 
 def note(session: Session, known: Inventory, survey: Survey) -> None:
     """Make inventory and state lasting, in this order: a state without its inventory would hide what is missing."""
     found = survey.state()
-    if known.trimmed:
-        found.times[b".trimmed"] = 0  # never there: each start has to ask what this workload wants back
+    if known.trimmed or not survey.units.keys() <= known.units.keys():
+        # Never there, so never as it was: each start has to ask what this workload wants back, and each end has
+        # to take in what nobody has yet.
+        found.times[b".unsettled"] = 0
     if known.save(session.home):
         state.write(session.home, found)
     else:
         state.forget(session.home)
+
+
+def _are_unread(known: Inventory, survey: Survey, groups: list[str]) -> None:
+    """Writing a file sets the time of its last read too: from now on counts only what is later."""
+    members = known.members()
+    for group in groups:
+        for name in members[group]:
+            found = survey.units.get(name)
+            if found is not None:
+                known.units[name].read = max(file.read for file in found.files.values())
 
 
 def add_from_stores(session: Session, known: Inventory) -> None:
@@ -168,7 +181,7 @@ def _move(session: Session, known: Inventory, survey: Survey) -> None:
                 moved = relocated(row, path, data, f"{old}/{row.directory}", f"{session.root}/{row.directory}")
             except (OSError, ValueError):
                 continue  # written here already, or damaged: the framework compiles it again
-            places.replace(whole, moved)
+            places.replace(whole, moved, via=f"{state.directory(session.home)}/staging")
     known.root = session.root
 
 

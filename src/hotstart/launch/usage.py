@@ -51,12 +51,14 @@ def hits(session: Session, known: Inventory, survey: Survey, new: list[Name]) ->
             found.append(name)
             session.events.append(Event(name, "hit", before.cost, unit.size))
         before.read = read
-        _arm(session, unit)
+        arm(session, unit)
     return found
 
 
-def _arm(session: Session, unit: Found) -> None:
-    """Setting times changes the time of the last change, and a file that changed since it was read is noted again."""
+def arm(session: Session, unit: Found) -> None:
+    """Have the next read of its files noted.
+
+    Setting times changes the time of the last change, and a file that changed since it was read is noted again."""
     base = f"{session.root}/{unit.row.directory}"
     for path, file in unit.files.items():
         if file.read > file.modified:
