@@ -94,7 +94,12 @@ def _show(store: LocalStore | None, shown: list[Put], all: list[Put], options: A
     now = time.time()
     body = []
     for put in shown:
-        row = [framework_of(put), words.size(_size(put)), words.duration(put.cost), words.ago(now - put.used / 1e9)]
+        row = [
+            framework_of(put),
+            words.size(_size(put)),
+            words.duration(put.cost) if put.cost else "–",
+            words.ago(now - put.used / 1e9),
+        ]
         if options.long:
             row += [words.clock(put.created / 1e9), put.digest.hex()[:16], _maker(store, put)]
         body.append([*row, _called(store, put)])

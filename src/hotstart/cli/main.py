@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "env": ("hotstart.cli.env", 'print the same environment for a shell: eval "$(hotstart env)"'),
     "stats": ("hotstart.cli.stats", "hits, misses, entries, bytes and seconds saved, by framework"),
     "why": ("hotstart.cli.why", "why the last run compiled what it compiled"),
+    "doctor": ("hotstart.cli.doctor", "check this environment, with a remedy for what is wrong"),
     "ls": ("hotstart.cli.ls", "list the entries of the store"),
     "gc": ("hotstart.cli.gc", "remove what was not used lately, or down to a size"),
     "verify": ("hotstart.cli.verify", "read and check everything in the store"),

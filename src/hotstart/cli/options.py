@@ -8,7 +8,7 @@ from ..errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, NoReturn
+    from typing import NoReturn
 
     from ..cache import Cache
     from ..config import Config
@@ -41,20 +41,22 @@ def configured() -> tuple[Config, str]:
     return config, home_directory(config["home"])
 
 
-def open_store(*, writing: bool = False) -> Cache:
-    """The configured cache, without its memory tier. Nothing is created where there is no store yet, unless writing.
+def open_store() -> Cache:
+    """The configured cache, without its memory tier; an empty one in memory where there is no store yet.
 
-    Raises UsageError when hotstart is turned off: then there is no store to speak of.
+    Looking must not create anything. Raises UsageError when hotstart is turned off: then
+    there is no store to speak of.
     """
     import os
 
     config, home = configured()
     if config["disable"]:
         raise UsageError(f"hotstart is turned off by {config.sources['disable']}")
-    overrides: dict[str, Any] = {"memory": 0, "under": []}
-    if not writing and not os.path.exists(f"{home}/store/format"):
-        overrides["read_only"] = True
-    return config.open(**overrides)
+    if not os.path.lexists(f"{home}/store"):
+        from ..cache import Cache
+
+        return Cache(None, memory=0)
+    return config.open(memory=0, under=[])
 
 
 def seconds(text: str) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..errors import UsageError
+from ..errors import HotstartError
 from .options import Parser, configured, open_store
 from .output import paint, print_json, say
 
@@ -42,7 +42,7 @@ def _of_run(home: str, store: LocalStore | None, options: Any) -> int:
     found = records.last(home, options.name)
     if not found:
         whose = f" of {options.name!r}" if options.name else ""
-        raise UsageError(f"why: no run{whose} is recorded; runs are recorded by: hotstart run COMMAND")
+        raise HotstartError(f"why: no run{whose} is recorded; runs are recorded by: hotstart run COMMAND")
     report = explain_run(home, found[0], store)
     if found.damaged:
         report["damaged_records"] = found.damaged
@@ -60,7 +60,7 @@ def _of(what: str, home: str, store: LocalStore | None, options: Any) -> int:
         return 0
     entries = find_entries(store, what.lower()) if store is not None else []
     if not entries:
-        raise UsageError(f"why: no run and no entry begins with {what!r}; hotstart ls --long lists the digests")
+        raise HotstartError(f"why: no run and no entry begins with {what!r}; hotstart ls --long lists the digests")
     answers = [explain_entry(store, put) for put in entries if store is not None]
     if options.json:
         print_json(answers)
@@ -117,7 +117,7 @@ def _show_framework(answer: dict[str, Any], said: list[str], long: bool) -> None
     units = sorted(answer["units"], key=lambda unit: -(unit.get("cost") or 0.0))
     for unit in units if long else units[:_SHOWN_UNITS]:
         cost = f"  {words.duration(unit['cost'])}" if unit.get("cost") else ""
-        say(paint(f"    {called(unit)}{cost}", "dim"))
+        say(paint(f"    {words.shorten(called(unit), 72)}{cost}", "dim"))
     if not long and len(units) > _SHOWN_UNITS:
         say(paint(f"    and {len(units) - _SHOWN_UNITS:,} more", "dim"))
 

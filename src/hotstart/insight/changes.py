@@ -223,7 +223,9 @@ def _arguments(before: list[str], after: list[str]) -> Iterator[Change]:
             else:
                 yield Change("option", name, old, new)
     if was.get("") != now.get(""):
-        yield Change("option", "arguments", " ".join(was.get("", [])), " ".join(now.get("", [])))
+        old, new = (" ".join(side.get("", [])) for side in (was, now))
+        text = f"arguments {shorten(old or 'none', _SHOWN)} → {shorten(new or 'none', _SHOWN)}"
+        yield Change("option", "arguments", old, new, text)
 
 
 def _options(arguments: list[str]) -> dict[str, list[str]]:
