@@ -45,7 +45,7 @@ FIRST_HIT_OURS = {
     *("hotstart.store", "hotstart.store.counters", "hotstart.store.entry", "hotstart.store.files"),
     *("hotstart.store.local", "hotstart.store.memory", "hotstart.store.sizes"),
     *("hotstart.store.content", "hotstart.store.eviction", "hotstart.store.gc", "hotstart.store.index"),
-    *("hotstart.store.ledger", "hotstart.store.upkeep"),
+    *("hotstart.store.ledger", "hotstart.store.naming", "hotstart.store.pins", "hotstart.store.upkeep"),
 }
 
 #: Each of these alone costs more than a hit; named so that a failure says what is meant.

@@ -389,10 +389,15 @@ class Cache:
 
     def pin(self, key: Key) -> bool:
         """Keep the entry of this key from being evicted, until ``unpin``; in all processes, across restarts."""
-        return self._disk.upkeep.pin(key.digest) if self._disk and not self._disk.unwritable else False
+        from .store.pins import pin
+
+        return self._disk is not None and pin(self._disk, key.digest)
 
     def unpin(self, key: Key) -> bool:
-        return self._disk.upkeep.unpin(key.digest) if self._disk and not self._disk.unwritable else False
+        """Whether it was pinned, and no longer is."""
+        from .store.pins import unpin
+
+        return self._disk is not None and unpin(self._disk, key.digest)
 
     def gc(
         self, *, max_size: int | str | None = None, older_than: float | None = None, dry_run: bool = False

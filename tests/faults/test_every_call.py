@@ -455,6 +455,42 @@ def test_a_process_killed_at_any_io_call_loses_at_most_what_it_was_writing(
     kept.check()
 
 
+def test_get_put_and_get_or_compile_survive_every_error_hundreds_of_times(
+    stores: Callable[[str], Trial], cell: Callable[[str, str], Cell], scale: int
+) -> None:
+    """On one store that lives through all of it; looked through after every round."""
+    trial = stores("get")
+    trial.cap = 1 << 30  # nothing is evicted: whatever is missing is lost
+    for operation in ("get", "get with blobs", "put", "put with blobs", "put again", "get_or_compile", "delete"):
+        for error in ERRORS:
+            kept = cell(errno.errorcode[error], operation)
+            rounds = 0
+            while kept.runs < REPEATS * scale:
+                io = FailingIO(error)
+                while io.failed or not io.at:
+                    io = FailingIO(error, at=io.at + 1, onwards=rounds % 4 == 3)
+                    with trial.open() as cache:
+                        with io:
+                            try:
+                                OPERATIONS[operation](cache, trial)
+                            except Exception as problem:
+                                kept.harm("raised", f"{_where(io)}: {type(problem).__name__}: {problem}")
+                        kept.runs += 1
+                        for n in (ABSENT, BLOBBY, SHARING):
+                            cache.delete(key(n))
+                            trial.promised.discard(n)
+                for n, entry in trial.answers:
+                    _compare(trial, n, entry, _where(io), kept)
+                trial.answers.clear()
+                rounds += 1
+                _heal(trial, io, kept)
+            kept.check(REPEATS)
+    with trial.open() as cache:
+        cache.gc()
+        stats, truth = cache.stats(), audit(trial.root)
+        assert (stats["entries"], stats["bytes"]) == (truth.entries, truth.bytes)
+
+
 def _heal(trial: Trial, io: FailingIO, cell: Cell) -> None:
     """Between two rounds: what was promised is there, what was deleted comes back."""
     with trial.open() as cache:

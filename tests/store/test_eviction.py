@@ -6,12 +6,15 @@ import os
 import random
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from hotstart import Cache, Key
-from hotstart.store.eviction import MOST_AHEAD
+from hotstart.store.eviction import LOOKS, MOST_AHEAD
+from hotstart.store.ledger import Ledger
+from hotstart.store.upkeep import Upkeep
 
 
 def key(n: object) -> Key:
@@ -194,3 +197,99 @@ with hotstart.Cache(root, memory=0, max_size=100_000) as cache:
 """
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "s")], capture_output=True, text=True)
     assert done.stdout == "served\n", done.stderr
+
+
+@pytest.fixture
+def turns(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many entries were looked at in each turn of the ledger's lock."""
+    looked: list[int] = []
+    acquire, last_use = Ledger.acquire, Upkeep._last_use
+
+    def counted_acquire(ledger: Ledger, wait: float) -> bool:
+        looked.append(0)
+        return acquire(ledger, wait)
+
+    def counted_look(upkeep: Upkeep, digest: bytes) -> int | None:
+        looked[-1] += 1
+        return last_use(upkeep, digest)
+
+    monkeypatch.setattr(Ledger, "acquire", counted_acquire)
+    monkeypatch.setattr(Upkeep, "_last_use", counted_look)
+    return looked
+
+
+def filled_and_read(root: Path, count: int) -> tuple[Cache, list[int]]:
+    """A store that is full and was read from end to end, in an order of its own."""
+    size = 10_000_000
+    with Cache(root, memory=0, policy="lru", max_size=size) as cache:
+        for n in range(count):
+            assert cache.put(key(n), {"x": bytes(100)})
+        size = cache.stats()["bytes"]
+    cache = Cache(root, memory=0, policy="lru", max_size=size)
+    order = random.Random(3).sample(range(count), count)
+    for n in order:
+        assert cache.get(key(n)) is not None
+    return cache, order
+
+
+def test_a_store_that_was_read_whole_is_ranked_in_several_turns_and_still_exactly(
+    tmp_path: Path, turns: list[int]
+) -> None:
+    """Looking at every entry in one turn would keep all others from writing for seconds."""
+    count = 3 * LOOKS
+    cache, order = filled_and_read(tmp_path / "s", count)
+    with cache:
+        turns.clear()
+        assert cache.put(key("new"), {"x": bytes(100)})
+        assert max(turns) <= LOOKS
+        assert sum(turns) >= count
+        gone = [n for n in order if key(n) not in cache]
+        assert gone == order[: len(gone)]
+        assert gone
+
+
+def test_others_write_while_a_store_is_being_ranked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache, _ = filled_and_read(tmp_path / "s", 2 * LOOKS)
+    written = []
+
+    def another(_seconds: float) -> None:
+        """What runs in the gap between two turns: a put in the place of an entry, for which no room is needed."""
+        with Cache(tmp_path / "s", memory=0, policy="lru", max_size=cache.stats()["max_size"]) as other:
+            written.append(other.put(key(5), {"x": bytes(100)}))
+
+    monkeypatch.setattr("hotstart.store.naming.sleep", another)
+    with cache:
+        assert cache.put(key("new"), {"x": bytes(100)})
+        assert written
+        assert all(written)
+        assert key(5) in cache
+
+
+def test_a_put_for_which_ranking_takes_too_long_is_dropped_and_the_next_goes_on_from_there(
+    tmp_path: Path, turns: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 4 * LOOKS
+    cache, _ = filled_and_read(tmp_path / "s", count)
+    with cache:
+        monkeypatch.setattr("hotstart.store.ledger.LOCK_WAIT", 0.0)
+        monkeypatch.setattr("hotstart.store.naming.sleep", lambda _seconds: time.sleep(0.01))
+        turns.clear()
+        puts = 0
+        while not cache.put(key("new"), {"x": bytes(100)}):
+            puts += 1
+            assert puts < 10
+        assert puts
+        assert cache.stats()["refused"] == {"crowded": puts}
+        assert count <= sum(turns) <= count + 2 * LOOKS
+
+
+def test_gc_of_a_large_store_lets_others_have_their_turns(tmp_path: Path, turns: list[int]) -> None:
+    count = 2 * LOOKS
+    cache, order = filled_and_read(tmp_path / "s", count)
+    with cache:
+        turns.clear()
+        each = cache.stats()["bytes"] // count
+        report = cache.gc(max_size=each * 100)
+        assert report["entries"] >= count - 101
+        assert max(turns) <= LOOKS
+        assert [n for n in order if key(n) in cache] == order[int(report["entries"]) :]

@@ -111,8 +111,8 @@ def test_a_fork_inside_a_compile_returns_twice_and_unlocks_once(swift_path: Path
 def test_a_child_neither_has_nor_frees_the_lock_of_its_parent(
     swift_path: Path, fork: Callable[..., Child], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hotstart.store.local.LOCK_WAIT", 0.2)
-    monkeypatch.setattr("hotstart.store.ledger._FORK_WAIT", 0.2)
+    monkeypatch.setattr("hotstart.store.ledger.LOCK_WAIT", 0.2)
+    monkeypatch.setattr("hotstart.store.ledger._END_WAIT", 0.2)
     root = swift_path / "store"
     cache = Cache(root, memory=0)
     assert cache.put(key(1), {"x": b"1"})

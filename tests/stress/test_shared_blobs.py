@@ -116,7 +116,7 @@ def test_a_blob_found_in_place_is_kept_alive_by_whoever_refers_to_it(
     swift_path: Path, small_blobs: int, fork: Callable[..., Child], monkeypatch: pytest.MonkeyPatch, scale: int
 ) -> None:
     """No eviction is due, but blobs become loose and are collected all the time: no promised entry may lose one."""
-    monkeypatch.setattr("hotstart.store.local.LOCK_WAIT", 30.0)  # so that no put is dropped for want of its turn
+    monkeypatch.setattr("hotstart.store.ledger.LOCK_WAIT", 30.0)  # so that no put is dropped for want of its turn
     root = swift_path / "store"
     Cache(root).close()
     results = [child.result() for child in [fork(keep_own, root, n, 40 * scale) for n in range(PROCESSES)]]

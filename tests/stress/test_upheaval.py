@@ -146,7 +146,7 @@ def test_a_stopped_holder_costs_others_their_puts_and_nothing_else(
     swift_path: Path, fork: Callable[..., Child], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopped in a debugger, swapped out: a put is dropped when its turn does not come, a get needs no turn."""
-    monkeypatch.setattr("hotstart.store.local.LOCK_WAIT", 0.2)
+    monkeypatch.setattr("hotstart.store.ledger.LOCK_WAIT", 0.2)
     root, ready = swift_path / "store", swift_path / "ready"
     cache = Cache(root, memory=0)
     assert cache.put(key(1), content(1))

@@ -14,6 +14,7 @@ a million: the work is per entry evicted, not per entry held.
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
+from time import monotonic
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,8 +31,17 @@ _BATCH = 64
 #: Down to this share of the cap, so that a full store does not evict on every put…
 LOW_WATERMARK = 0.9
 
-#: …but at most this many entries beyond the room that is needed, so that no put waits long.
+#: …but at most this many entries beyond the room that is needed, and for at most so many seconds
+#: (on a disk that discards, one unlink may take milliseconds), so that no put waits long.
 MOST_AHEAD = 64
+_AHEAD_SECONDS = 0.01
+
+#: So many entries are looked at in one turn of the lock. After a whole store was read, every entry has to be
+#: looked at before the least of them is known: that takes several turns, and others get theirs in between.
+LOOKS = 500
+
+#: Between two such turns, in seconds: others poll for the lock, and need a gap to find it free.
+PAUSE = 2e-3
 
 
 class Evicted:
@@ -44,6 +54,11 @@ class Evicted:
         self.bytes = 0
         #: Seconds of compiling that were given up.
         self.seconds = 0.0
+
+    def add(self, other: Evicted) -> None:
+        self.entries += other.entries
+        self.bytes += other.bytes
+        self.seconds += other.seconds
 
 
 class Room:
@@ -75,19 +90,23 @@ class Room:
         self.unlink_blob = unlink_blob
         self.allowance = allowance
         self.evicted = Evicted()
+        #: Whether the last ``make`` or ``take_older`` stopped early: there is more to look at, in another turn.
+        self.unfinished = False
         self._inflation = index.inflation
         # A file that cannot be removed (an immutable flag, another owner) would be chosen for ever.
         self._stuck: set[bytes] = set()
         self._stuck_blobs: set[bytes] = set()
 
-    def make(self, ceiling: int, floor: int, most_ahead: int = MOST_AHEAD) -> None:
+    def make(self, ceiling: int, floor: int, *, ahead: int = MOST_AHEAD, looks: int = LOOKS) -> None:
         """Evict until at most ``ceiling`` bytes are held, then on to ``floor`` for a while.
 
-        Nothing happens below ``ceiling``. Gives up, above it, when all that is left is pinned.
+        Nothing happens below ``ceiling``. Stops above it when all that is left is pinned,
+        or after ``looks`` entries, and is ``unfinished`` then: what it learned is in the index.
         """
+        self.unfinished = False
         if self.held() <= ceiling:
             return
-        ahead = 0
+        until = monotonic() + _AHEAD_SECONDS
         while self.held() > floor:
             self.collect_blobs()
             batch = [
@@ -104,9 +123,13 @@ class Room:
             heapify(heap)
             while heap and self.held() > floor:
                 if self.held() <= ceiling:
-                    if ahead >= most_ahead:
+                    if not ahead or monotonic() > until:
                         return
-                    ahead += 1
+                    ahead -= 1
+                if not looks:
+                    self.unfinished = self.held() > ceiling
+                    return
+                looks -= 1
                 _, digest, found = heappop(heap)
                 used = self.probe(digest)
                 if used is not None and used > found.used:
@@ -117,6 +140,29 @@ class Room:
                 if self.take(found, exists=used is not None) and found.weight > found.size:
                     self.collect_blobs()
         self.collect_blobs()
+
+    def take_older(self, column: str, limit: int, *, looks: int = LOOKS) -> None:
+        """Evict what was last used (or created) before ``limit``, in nanoseconds; ``unfinished`` after ``looks``."""
+        self.unfinished = True
+        while True:
+            passed = self.avoided()
+            batch = [
+                found
+                for found in self.index.older_than(column, limit, _BATCH + passed)
+                if found.digest not in self.pinned and found.digest not in self._stuck
+            ]
+            if not batch:
+                self.unfinished = False
+                return
+            for found in batch:
+                if not looks:
+                    return
+                looks -= 1
+                used = self.probe(found.digest)
+                if column == "used" and used is not None and used >= limit:
+                    self.index.touch(found, used, self._inflation)
+                else:
+                    self.take(found, exists=used is not None)
 
     def avoided(self) -> int:
         """How many of the entries that a query finds may be out of bounds."""

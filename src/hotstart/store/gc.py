@@ -7,6 +7,7 @@ so that a store of a million entries is checked while others use it.
 from __future__ import annotations
 
 import os
+import sys
 import time
 
 from ..keys.digest import decode
@@ -14,13 +15,14 @@ from ..log import say
 from . import files
 from .content import DamagedBlobError, digest_named, remove
 from .entry import DamagedError, OtherVersionError, read_entry
+from .eviction import LOOKS, PAUSE, Evicted
 from .index import IndexGoneError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .eviction import Evicted, Room
+    from .eviction import Room
     from .local import LocalStore
 
 #: A temporary file or an abandoned lock this old belongs to nobody alive.
@@ -59,21 +61,52 @@ def collect(
 
             if turn(store, some) is None:
                 return None
-    now = time.time_ns()
-
-    def work(room: Room) -> None:
-        if not dry_run:
-            room.recount()
-        if older_than is not None:
-            _take_older(room, "used", now - int(older_than * 1e9))
-        if store.ttl_ns:
-            _take_older(room, "created", now - store.ttl_ns)
-        room.collect_blobs()
-        if max_size is not None:
-            room.make(max_size, max_size, most_ahead=0)
-
     store.upkeep.before_eviction()
-    return turn(store, work, dry_run=dry_run)
+    now = time.time_ns()
+    looks = LOOKS if not dry_run else sys.maxsize  # nothing that a dry run finds out lasts until another turn
+    steps: list[Callable[[Room], None]] = [_put_right] if not dry_run else []
+    if older_than is not None:
+        used = now - int(older_than * 1e9)
+        steps.append(lambda room: room.take_older("used", used, looks=looks))
+    if store.ttl_ns:
+        steps.append(lambda room: room.take_older("created", now - store.ttl_ns, looks=looks))
+    if max_size is not None:
+        steps.append(lambda room: room.make(max_size, max_size, ahead=0, looks=looks))
+    steps.append(lambda room: room.collect_blobs())
+    return _in_turns(store, steps, dry_run)
+
+
+def _put_right(room: Room) -> None:
+    room.recount()
+    room.collect_blobs()
+
+
+def _in_turns(store: LocalStore, steps: list[Callable[[Room], None]], dry_run: bool) -> Evicted | None:
+    """All steps, each in as many turns as it takes, or in one turn together where nothing is to last."""
+    whole = Evicted()
+    number = 0
+    while number < len(steps):
+        first = number
+
+        def some(room: Room, first: int = first) -> None:
+            nonlocal number
+            number = first  # again from here, when the index had to be rebuilt first
+            while number < len(steps):
+                room.unfinished = False
+                steps[number](room)
+                if room.unfinished:
+                    return
+                number += 1
+                if not dry_run:
+                    return
+
+        evicted = turn(store, some, dry_run=dry_run)
+        if evicted is None:
+            return None
+        whole.add(evicted)
+        if number < len(steps) and not dry_run:
+            time.sleep(PAUSE)
+    return whole
 
 
 def turn(store: LocalStore, work: Callable[[Room], None], *, dry_run: bool = False) -> Evicted | None:
@@ -100,21 +133,6 @@ def turn(store: LocalStore, work: Callable[[Room], None], *, dry_run: bool = Fal
         if not store.upkeep.rebuild():
             return None
     return None
-
-
-def _take_older(room: Room, column: str, limit: int) -> None:
-    done = False
-    while not done:
-        done = True
-        for found in room.index.older_than(column, limit, 256 + room.avoided()):
-            used = room.probe(found.digest)
-            if found.digest in room.pinned:
-                continue
-            if column == "used" and used is not None and used >= limit:
-                room.index.touch(found, used, room.index.inflation)
-            elif not room.take(found, exists=used is not None):
-                continue
-            done = False
 
 
 def _reconcile(store: LocalStore, room: Room, pair: str) -> None:

@@ -47,11 +47,15 @@ PUT, DELETE = 1, 2
 #: Flag: the totals are not known, a walk has to count.
 _UNKNOWN = 1
 
+#: How long a write waits for its turn before it is dropped. The holder needs
+#: milliseconds; one that takes longer is stopped or swapped out.
+LOCK_WAIT = 2.0
+
 #: Past this length the index takes the records in, even when nothing has to be evicted.
 LONG = 256 * 1024
 
-#: So long, in seconds, a fork waits for the turn of another thread to end.
-_FORK_WAIT = 1.0
+#: So long, in seconds, a fork or a close waits for the turn of another thread to end.
+_END_WAIT = 1.0
 
 #: A head read without the lock can be half of an old and half of a new one: look again, this often.
 _PEEKS = 4
@@ -278,8 +282,12 @@ class Ledger:
         self.recount(0, 0)
 
     def close(self) -> None:
-        with self._mutex:
-            self._close()
+        """Give the file back, once a turn of another thread has ended; one that hangs keeps it."""
+        if self._mutex.acquire(timeout=_END_WAIT):
+            try:
+                self._close()
+            finally:
+                self._mutex.release()
 
     def before_fork(self) -> None:
         """Let the turn of another thread end first, if it ends soon.
@@ -287,7 +295,7 @@ class Ledger:
         A child made in the middle of one has a copy of the index's transaction. When
         that child exits, SQLite rolls the copy back, over what the parent has written since.
         """
-        if self._mutex.acquire(timeout=_FORK_WAIT):
+        if self._mutex.acquire(timeout=_END_WAIT):
             self._paused_by = get_ident()
 
     def after_fork_in_parent(self) -> None:

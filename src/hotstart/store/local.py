@@ -22,12 +22,13 @@ from time import time_ns
 
 from ..errors import StoreError, UsageError
 from ..log import say
-from . import files
+from . import files, ledger
 from .content import ContentStore, Staged, move_aside, remove
 from .entry import DamagedError, Draft, Entry, OtherVersionError, attach, read_entry
 from .eviction import POLICIES
 from .gc import sweep_temporary
-from .ledger import Ledger, Put, pack_put
+from .ledger import Ledger, pack_put
+from .naming import name_entry
 from .sizes import parse_size
 from .upkeep import Upkeep
 
@@ -39,13 +40,7 @@ if TYPE_CHECKING:
 
 STORE_VERSION = 1
 
-#: How long a write waits for its turn before it is dropped. The holder needs
-#: milliseconds; one that takes longer is stopped or swapped out.
-LOCK_WAIT = 2.0
-
 _RETRIES = 3
-
-_NO_BLOBS: dict[str, int] = {}
 
 
 class LocalStore:
@@ -297,7 +292,7 @@ class LocalStore:
                 draft.name,
                 [(bytes.fromhex(blob.address), blob.size) for blob in staged],
             )
-            stored = self._name_entry(draft, record, size, temporary, staged)
+            stored = name_entry(self, draft, record, size, temporary, staged)
             if stored:
                 temporary = None
             return stored
@@ -328,105 +323,6 @@ class LocalStore:
             remove(path)
             raise
         return path
-
-    def _name_entry(self, draft: Draft, record: bytes, size: int, temporary: str, staged: list[Staged]) -> bool:
-        """The turn under the lock: make room, record, give blobs and entry their names."""
-        upkeep, path = self.upkeep, self.path(draft.digest)
-        gone: list[int] = []
-        for _ in range(_RETRIES):
-            if not self.acquire():
-                return False
-            try:
-                # The usual case, nothing there and nothing to evict, costs a third less when asked first.
-                if not staged and upkeep.has_room(size) and not files.access(path, os.F_OK):
-                    self._name(path, temporary, record, size, -1, staged, _NO_BLOBS)
-                    return True
-                replaced, blobs = self._changes(path, staged)
-                rounds = upkeep.rounds
-                while admitted := upkeep.admit(need := self._need(size, replaced, blobs)):
-                    if upkeep.rounds == rounds:
-                        break
-                    # Making room may have removed the very entry we replace, or a blob we count on.
-                    rounds = upkeep.rounds
-                    before = replaced, blobs
-                    replaced, blobs = self._changes(path, staged)
-                    if (replaced, blobs) == before:
-                        break
-                if admitted is False:
-                    return False
-                # A blob that was in place when we looked may have been collected since, by us just now too:
-                # then it has to be written after all, outside the lock.
-                gone = [
-                    n for n, blob in enumerate(staged) if not blob.temporary and not self.blobs.exists(blob.address)
-                ]
-                if admitted and not gone:
-                    self._name(path, temporary, record, size, replaced, staged, blobs)
-                    return True
-            finally:
-                self.ledger.release()
-            if admitted is None and not upkeep.rebuild(need, LOCK_WAIT):
-                self.counters.add("refused.rebuilding")
-                return False
-            for number in gone:
-                staged[number] = self.blobs.stage(draft.artifacts[draft.large[number]])
-        self.counters.add("refused.contended")
-        return False
-
-    def _changes(self, path: str, staged: list[Staged]) -> tuple[int, dict[str, int]]:
-        """The size of the file that is replaced, -1 for none, and the blobs that are new, with theirs."""
-        try:
-            replaced = files.stat(path, follow_symlinks=False).st_size
-        except FileNotFoundError:
-            replaced = -1
-        return replaced, {blob.address: blob.size for blob in staged if not self.blobs.exists(blob.address)}
-
-    def _need(self, size: int, replaced: int, blobs: dict[str, int]) -> int:
-        """How many bytes more will count against the cap."""
-        return size - max(replaced, 0) + sum(blobs.values()) - (replaced < 0) * self.allowance
-
-    def _name(
-        self,
-        path: str,
-        temporary: str,
-        record: bytes,
-        size: int,
-        replaced: int,
-        staged: list[Staged],
-        blobs: dict[str, int],
-    ) -> None:
-        """Record the entry, then give it and its new ``blobs`` their names. Raises OSError; nothing is named then."""
-        ledger = self.ledger
-        new = size + sum(blobs.values()) if blobs else size
-        ledger.append(record)
-        # What is replaced is taken off when it is gone: killed before that, the total is too high, never too low.
-        ledger.bytes += new
-        ledger.entries += replaced < 0
-        ledger.save()
-        try:
-            for blob in staged:
-                self.blobs.adopt(blob)
-            try:
-                files.rename(temporary, path)
-            except FileNotFoundError:
-                _make_directories(path)
-                files.rename(temporary, path)
-        except OSError:
-            # Take the record back. Blobs that have their names stay counted, and are collected as loose.
-            named = {blob.address for blob in staged if blob.temporary is None}
-            ledger.bytes -= new - sum(size for address, size in blobs.items() if address in named)
-            if replaced < 0:
-                ledger.forget(Put.unpack(record).digest)
-                ledger.entries -= 1
-            else:
-                ledger.unknown = True  # the old entry is still there, under the new one's record
-            ledger.save()
-            raise
-        if replaced > 0:
-            ledger.bytes -= replaced
-            ledger.save()
-        self.written += new
-        if self.durable:
-            files.sync_directory(os.path.dirname(path))
 
     # -- removing --------------------------------------------------------------
 
@@ -488,7 +384,7 @@ class LocalStore:
     def acquire(self) -> bool:
         """Take the lock for changing names; False, and counted, when it is not to be had in time."""
         try:
-            if self.ledger.acquire(LOCK_WAIT):
+            if self.ledger.acquire(ledger.LOCK_WAIT):
                 return True
             self.counters.add("refused.locked")
         except OSError as error:
@@ -506,19 +402,3 @@ class LocalStore:
         self.hits, self.saved, self.written, self._hit_lock = 0, 0.0, 0, allocate_lock()
         self.ledger.after_fork()
         self.upkeep.after_fork()
-
-
-def _make_directories(path: str) -> None:
-    """The directory of an entry, and those of its fifteen neighbours, which will be needed as well.
-
-    One missing directory costs a put twice its time; so sixteen puts pay in the life
-    of a store and not two hundred and fifty-six.
-    """
-    directory = os.path.dirname(path)
-    files.makedirs(directory)
-    try:
-        for digit in "0123456789abcdef":
-            if digit != directory[-1]:
-                files.makedirs(directory[:-1] + digit)
-    except OSError:
-        pass  # made when it is needed, or the error is met and counted then

@@ -11,7 +11,7 @@ import time
 from errno import EISDIR, ELOOP, ENXIO
 
 from ..log import say
-from . import files
+from . import files, pins
 from .content import digest_named, remove
 from .entry import DamagedError, Summary
 from .eviction import LOW_WATERMARK, Evicted, Room
@@ -49,6 +49,8 @@ class Upkeep:
         self._rebuilding: set[int] = set()
         #: How often this process has worked with the index: whether anything can have been evicted since.
         self.rounds = 0
+        #: Whether ``admit`` has more entries to look at before it can say.
+        self.unfinished = False
         #: Called before anything is chosen for eviction, so that uses in memory count.
         self.before_eviction: Callable[[], None] = lambda: None
 
@@ -64,7 +66,10 @@ class Upkeep:
         )
 
     def admit(self, need: int) -> bool | None:
-        """Room for ``need`` more bytes, evicting if it must. None: the store has to be counted first."""
+        """Room for ``need`` more bytes, evicting if it must.
+
+        None: not yet. The store has to be counted first or, when ``unfinished``, to be looked at further.
+        """
         ledger, cap = self.ledger, self.store.max_size
         if ledger.unknown and self.is_empty():
             ledger.begin()
@@ -73,11 +78,19 @@ class Upkeep:
             return True
         if not fits:
             self.before_eviction()
+
+        def make(room: Room) -> None:
+            room.make(cap - need, self._floor(need))
+            self.unfinished = room.unfinished
+
         try:
-            self.with_index(lambda room: room.make(cap - need, self._floor(need)))
+            self.with_index(make)
         except IndexGoneError as error:
+            self.unfinished = False
             say("info", f"{self._path}: {error}; it will be rebuilt")
             return True if fits else None
+        if self.unfinished:
+            return None
         if self._held() + need > cap:
             self.counters.add("refused.full")
             return False
@@ -143,7 +156,7 @@ class Upkeep:
             index,
             self.ledger,
             self.store.policy,
-            self.pinned(),
+            pins.pinned(self.store),
             self._last_use,
             unlink,
             unlink_blob,
@@ -401,7 +414,7 @@ class Upkeep:
                 for blob in {address for address, _ in put.blobs if address in blobs}:
                     users[blob] += 1
             held, total = len(entries), sum(put.size for put in entries) + sum(blobs.values())
-            floor, pinned = self._floor(need), self.pinned()
+            floor, pinned = self._floor(need), pins.pinned(self.store)
             for blob, size in blobs.items():
                 if not users[blob] and self._unlink_blob(blob) is not False:
                     total -= size
@@ -434,33 +447,6 @@ class Upkeep:
             self.counters.error("count", error)
             return 0, 0
         return len(sizes), sum(sizes) + blobs
-
-    # -- pins ------------------------------------------------------------------
-
-    def pin(self, digest: str) -> bool:
-        directory = f"{self.store.root}/pins"
-        try:
-            files.makedirs(directory)
-            files.close(files.open(f"{directory}/{digest}", files.UPDATE, files.PRIVATE_FILE))
-        except OSError as error:
-            self.counters.error("pin", error)
-            return False
-        return True
-
-    def unpin(self, digest: str) -> bool:
-        try:
-            files.unlink(f"{self.store.root}/pins/{digest}")
-        except OSError:
-            return False
-        return True
-
-    def pinned(self) -> set[bytes]:
-        """OSError passes through: whoever cannot read the pins must not evict."""
-        try:
-            names = files.listdir(f"{self.store.root}/pins")
-        except FileNotFoundError:
-            return set()
-        return {digest for name in names if (digest := digest_named(name)) is not None}
 
     def close(self) -> None:
         self._forget_index()
