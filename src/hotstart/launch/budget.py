@@ -80,7 +80,7 @@ def trim(session: Session, known: Inventory, survey: Survey, excess: int, spared
     candidates = []
     for group, names in known.members().items():
         there = [survey.units[name] for name in names if name in survey.units]
-        if there and group not in spared and group in known.groups and _is_stored(session, known, group):
+        if there and group not in spared and _is_stored(session, known, group):
             used = max(unit.used for unit in there)
             if used < since:
                 candidates.append((used, group, names))
@@ -98,9 +98,13 @@ def _drop_unstored(session: Session, known: Inventory, survey: Survey) -> None:
     """Last of all: units that the store could not take. Nothing is left of them but what the next compile makes."""
     since = _in_use_since(session)
     found = []
+    answers: dict[str, bool] = {}
     for name, unit in survey.units.items():
         before = known.units.get(name)
-        if unit.used < since and (before is None or label(name[0], before.group) not in known.groups):
+        group = label(name[0], before.group) if before is not None else ""
+        if group not in answers:
+            answers[group] = _is_stored(session, known, group)
+        if unit.used < since and not answers[group]:
             found.append((unit.used, name))
     found.sort()
     for _, name in found:
@@ -113,7 +117,9 @@ def _drop_unstored(session: Session, known: Inventory, survey: Survey) -> None:
 def _is_stored(session: Session, known: Inventory, group: str) -> bool:
     from . import parcel
 
-    found = known.groups[group]
+    found = known.groups.get(group)
+    if found is None:
+        return False
     return all(session.has(parcel.key(found.framework, found.name, part).digest) for part in range(found.parts))
 
 

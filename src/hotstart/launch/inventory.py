@@ -79,7 +79,9 @@ class Inventory:
         self.rosters: dict[str, list[str]] = {}
 
     def remember(self, workload: str, groups: list[str]) -> None:
-        """``workload`` used these groups just now."""
+        """``workload`` used these groups just now. One that used none (``--help``) is as before."""
+        if not groups:
+            return
         self.rosters.pop(workload, None)
         self.rosters[workload] = groups
         for oldest in list(self.rosters)[:-_ROSTERS]:
