@@ -12,6 +12,12 @@ from hotstart.remote.contract import Remote
 from hotstart.remote.url import open_remote
 from hotstart.testing.servers import MissingServerError, Server, seaweedfs, valkey
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from tests.remote.machines import Team
+else:
+    from machines import Team
+
 pytest.register_assert_rewrite("hotstart.testing.remote")
 
 
@@ -57,3 +63,14 @@ def any_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture
 def any_remote(any_url: str) -> Remote:
     return open_remote(any_url)
+
+
+@pytest.fixture
+def team(tmp_path: Path, any_url: str) -> Team:
+    return Team(tmp_path, any_url)
+
+
+@pytest.fixture
+def near(tmp_path: Path) -> Team:
+    """On a shared directory: for what does not depend on the kind of remote."""
+    return Team(tmp_path, f"file://{tmp_path}/shared")

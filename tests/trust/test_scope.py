@@ -23,7 +23,7 @@ def test_scopes_that_are_names(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["", ".", "..", "../main", "main/x", "Main", "ma in", "main\n", "-x", ".x", "x" * 65, "ä", "*", "\0", None, 5]
+    "name", ["", ".", "..", "../main", "main/x", "Main", "ma in", "main\n", "-x", ".x", "x" * 65, "ä", "*", "\0", None]
 )  # fmt: skip
 def test_scopes_that_could_be_something_else(name: Any) -> None:
     with pytest.raises(UsageError):
