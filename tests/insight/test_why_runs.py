@@ -122,10 +122,12 @@ def edit(bench: Bench) -> None:
 
 def rename(bench: Bench) -> None:
     (bench.project / "model.py").rename(bench.project / "network.py")
+    (bench.project / "train.py").write_text("import network\n")
 
 
 def helper(bench: Bench) -> None:
     (bench.project / "helper.py").write_text("def f(): pass\n")
+    (bench.project / "model.py").write_text("import helper\n")
 
 
 def header(bench: Bench) -> None:
@@ -180,8 +182,8 @@ CAUSES: list[tuple[Callable[[Bench], None], str, list[str]]] = [
     (python, "torch", ["Python 3.11.9 → 3.12.1"]),
     (edit, "torch", ["model.py was edited"]),
     (edit, "triton", ["model.py was edited"]),
-    (rename, "jax", ["model.py was renamed to network.py"]),
-    (helper, "torch", ["helper.py is new"]),
+    (rename, "jax", ["model.py was renamed to network.py", "train.py was edited"]),
+    (helper, "torch", ["helper.py is new", "model.py was edited"]),
     (header, "torch-extensions", ["csrc/kernel.cuh was edited"]),
     (option, "torch", ["--layers 8 → 12"]),
     (flag, "jax", ["--bf16 was added"]),
@@ -245,6 +247,15 @@ def test_a_change_that_may_not_matter_is_only_a_guess(bench: Bench) -> None:
     assert bench.said() == ["perhaps: numpy 2.1.0 → 2.2.0"]
     threads(bench)
     assert bench.said() == ["OMP_NUM_THREADS 2 → 1"]
+
+
+def test_a_file_that_is_not_imported_is_only_a_guess(bench: Bench) -> None:
+    bench.run()
+    (bench.project / "notes.py").write_text("")
+    (bench.project / "settings.yaml").write_text("layers: 9")
+    assert bench.said() == ["perhaps: notes.py is new", "perhaps: settings.yaml is new"]
+    edit(bench)
+    assert bench.said() == ["model.py was edited"]
 
 
 def test_several_causes_are_all_named(bench: Bench) -> None:

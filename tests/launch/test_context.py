@@ -26,6 +26,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     place.mkdir()
     (place / "train.py").write_text("import model\n")
     (place / "model.py").write_text("x = 1\n")
+    (place / "unused.py").write_text("y = 1\n")
     (place / "data.bin").write_text("not a source")
     (place / "csrc").mkdir()
     (place / "csrc" / "kernel.cuh").write_text("#pragma once\n")
@@ -41,7 +42,8 @@ def test_a_program_is_its_files(here: Path) -> None:
     noted = python("-u", "-X", "dev", "train.py", "--lr", "3")
     assert noted["program"] == "train.py"
     assert noted["arguments"] == ["--lr", "3"]
-    assert set(noted["sources"]) == {"train.py", "model.py", "csrc/kernel.cuh"}
+    assert set(noted["sources"]) == {"train.py", "model.py"}
+    assert set(noted["beside"]) == {"csrc/kernel.cuh", "unused.py"}
     (here / "model.py").write_text("x = 2\n")
     again = python("train.py")
     changed = {name for name in noted["sources"] if again["sources"][name] != noted["sources"][name]}
@@ -181,14 +183,15 @@ def test_a_large_tree_is_bounded_and_says_so(here: Path, monkeypatch: pytest.Mon
     for n in range(10):
         (here / f"module{n}.py").write_text("")
     noted = python("train.py")
-    assert len(noted["sources"]) <= 5
+    assert len(noted["sources"]) + len(noted["beside"]) == 3
     assert noted["sources_left_out"]
 
 
 def test_a_home_directory_is_not_walked(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(here))
     noted = python("train.py")
-    assert set(noted["sources"]) == {"train.py"}
+    assert set(noted["sources"]) == {"train.py", "model.py"}
+    assert noted["beside"] == {}
     assert noted["sources_left_out"]
 
 
@@ -198,8 +201,48 @@ def test_loops_pipes_and_environments_in_the_tree_are_passed_over(here: Path) ->
     (here / "own").mkdir()
     (here / "own" / "pyvenv.cfg").write_text("")
     (here / "own" / "library.py").write_text("")
-    noted = python("train.py")["sources"]
-    assert not [name for name in noted if "library" in name or "pipe" in name]
+    noted = python("train.py")
+    assert not [name for name in {**noted["sources"], **noted["beside"]} if "library" in name or "pipe" in name]
+
+
+IMPORTS = """
+import os, a, b.c as d  # comment
+from e import f as g
+from . import h
+from .i import (j,  # one
+    k as l,
+)
+from ..m import n, \\
+    o
+    import p; import q
+def x(): from r import *
+notimport s
+"""
+
+
+def test_imports_are_read_off_the_text() -> None:
+    assert list(sources.imports(IMPORTS)) == [
+        ("os", []), ("a", []), ("b.c", []), ("e", ["f"]), (".", ["h"]), (".i", ["j", "k"]), ("..m", ["n", "o"]),
+        ("p", []),
+    ]  # fmt: skip
+
+
+def test_what_is_imported_is_followed_through_packages(here: Path) -> None:
+    package = here / "net" / "blocks"
+    package.mkdir(parents=True)
+    (here / "train.py").write_text("def main():\n    from net import blocks\n    import net.optim as o\n")
+    (here / "net" / "__init__.py").write_text("")
+    (here / "net" / "optim.py").write_text("from .blocks.attention import Attention\n")
+    (package / "__init__.py").write_text("from ..common import (\n    width,\n)\n")
+    (package / "attention.py").write_text("import train\n")
+    (here / "net" / "common.py").write_text("width = 8\n")
+    (here / "net" / "unused.py").write_text("")
+    assert set(python("train.py")["sources"]) == {
+        "train.py", "net/__init__.py", "net/optim.py", "net/blocks/__init__.py", "net/blocks/attention.py",
+        "net/common.py",
+    }  # fmt: skip
+    assert "net/common.py" in python("-c", "import net.blocks")["sources"]
+    assert "net/common.py" in python("-m", "net.blocks")["beside"]
 
 
 @pytest.fixture

@@ -23,7 +23,6 @@ _SHOWN = 60
 
 _HEADERS = (".h", ".hh", ".hpp", ".hxx", ".cuh", ".inl")
 _NATIVE = (*_HEADERS, ".c", ".cc", ".cpp", ".cxx", ".cu", ".hip", ".cl")
-_SETTINGS = (".toml", ".yaml", ".yml", ".json", ".cfg", ".ini")
 
 _TORCH = frozenset(("torch", "torch-extensions", "helion", "vllm", "sglang", "flashinfer", "deepgemm"))
 _TRITON = frozenset(("triton", "torch", "helion", "vllm", "sglang", "ninetoothed"))
@@ -78,7 +77,7 @@ class Change:
     """One thing that differs between two runs.
 
     ``cause``    its kind: version, python, variable, threads, device, driver, cpu, source, header,
-                 option, program, place, compiler, user, machine
+                 beside (a file that nothing is seen to import), option, program, place, compiler, user, machine
     ``subject``  what: ``torch``, ``OMP_NUM_THREADS``, ``model.py``
     ``text``     the sentence
     """
@@ -113,7 +112,7 @@ def compare(old: Context, new: Context) -> list[Change]:
         *_versions(old, new),
         *_variables(old, new),
         *_machine(old, new),
-        *_sources(old.get("sources") or {}, new.get("sources") or {}),
+        *_sources(old, new),
         *_arguments(old.get("arguments") or [], new.get("arguments") or []),
         *_places(old, new),
     ]
@@ -183,13 +182,16 @@ def _machine(old: Context, new: Context) -> Iterator[Change]:
         yield Change("compiler", "C++ compiler", *paths, text)
 
 
-def _sources(before: dict[str, str], after: dict[str, str]) -> Iterator[Change]:
+def _sources(old: Context, new: Context) -> Iterator[Change]:
+    """Files that the program imports, and those beside them: which circle a file is in can change, too."""
+    inner = {*(old.get("sources") or {}), *(new.get("sources") or {})}
+    before, after = ({**(side.get("beside") or {}), **(side.get("sources") or {})} for side in (old, new))
     gone = {name: digest for name, digest in before.items() if name not in after}
     for name in sorted({*before, *after}):
         was, now = before.get(name, ""), after.get(name, "")
         if was == now:
             continue
-        cause = "header" if name.endswith(_HEADERS) else "setting" if name.endswith(_SETTINGS) else "source"
+        cause = _cause(name, name in inner)
         if not was:
             earlier = next((other for other, digest in gone.items() if digest == now), "")
             if earlier:
@@ -200,7 +202,15 @@ def _sources(before: dict[str, str], after: dict[str, str]) -> Iterator[Change]:
         elif now:
             yield Change(cause, name, was, now, f"{name} was edited")
     for name, digest in gone.items():
-        yield Change("source", name, digest, "", f"{name} is gone")
+        yield Change(_cause(name, name in inner), name, digest, "", f"{name} is gone")
+
+
+def _cause(name: str, imported: bool) -> str:
+    if name.endswith(_HEADERS):
+        return "header"
+    if name.endswith(_NATIVE) or imported:
+        return "source"
+    return "beside"
 
 
 def _arguments(before: list[str], after: list[str]) -> Iterator[Change]:
@@ -280,7 +290,7 @@ def _bearing(change: Change, framework: str) -> int:
         return LIKELY if framework in ("cuda", "jax") else POSSIBLE
     if cause in ("compiler", "place"):
         return LIKELY if framework in _CXX and (cause == "compiler" or subject in _own(framework)) else POSSIBLE
-    return POSSIBLE  # number of GPUs, settings files, the user's name
+    return POSSIBLE  # number of GPUs, files that nothing is seen to import, the user's name
 
 
 def _of_source(name: str, framework: str) -> int:

@@ -54,7 +54,7 @@ _NAMES = frozenset(
 _SECRET = frozenset(
     (
         *("TOKEN", "TOKENS", "SECRET", "SECRETS", "PASSWORD", "PASSWD", "PASS", "PASSPHRASE", "CREDENTIAL"),
-        *("CREDENTIALS", "AUTH", "APIKEY", "URL", "URI", "DSN", "COOKIE", "PROXY", "HEADERS", "CERT", "PRIVATE", "PAT"),
+        *("CREDENTIALS", "AUTH", "APIKEY", "URL", "URI", "DSN", "COOKIE", "PROXY", "CERT", "PRIVATE", "PAT"),
     )
 )
 _SECRET_KEYS = frozenset(("API", "ACCESS", "ACCOUNT", "SIGNING", "ENCRYPTION", "MASTER", "SSH", "LICENSE", "AUTH"))
@@ -74,7 +74,7 @@ def gather(
     *,
     root: str = "",
     directory: str = "",
-    seconds: float = 0.5,
+    seconds: float = 0.25,
 ) -> dict[str, Any]:
     """What ``command`` under ``environ`` depends on. Never raises; what cannot be found out is left out.
 
@@ -104,8 +104,9 @@ def gather(
     context["cpu"] = _cpu_features()
     context["gpus"], context["driver"] = _devices()
     context["compiler"] = _compiler(environ)
-    tree = sources.tree(child.files, child.roots, seconds)
+    tree = sources.tree(child.files, child.roots, seconds, child.code)
     context["sources"] = tree.digests
+    context["beside"] = tree.beside
     if tree.left_out:
         context["sources_left_out"] = tree.left_out
     return context

@@ -29,12 +29,14 @@ _SHEBANG = 256
 class Program:
     """What would run. ``interpreter`` is empty for what is not Python."""
 
-    __slots__ = ("arguments", "files", "interpreter", "name", "roots", "sites", "version")
+    __slots__ = ("arguments", "code", "files", "interpreter", "name", "roots", "sites", "version")
 
     def __init__(self) -> None:
         #: What people call it: ``train.py``, ``-m serve``, ``vllm``.
         self.name = ""
         self.arguments: list[str] = []
+        #: What was given with ``-c``: to be looked through, not to be kept.
+        self.code = ""
         self.interpreter = ""
         self.version = ""
         #: Directories that distributions are installed in.
@@ -124,6 +126,7 @@ def _module_or_code(program: Program, flag: str, words: list[str], directory: st
         from ..keys.digest import digest_of
 
         # The code may be long, or hold what should not be kept: its digest says whether it is the same.
+        program.code = first
         program.name = f"-c {digest_of(first.encode('utf-8', 'surrogateescape'))[:12]}"
     else:
         program.name = f"-m {first}"
