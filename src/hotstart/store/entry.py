@@ -67,9 +67,14 @@ _TINY = 4096
 _MAX_NAME = 4096
 
 # The encoding of ``about``, an ordinary mapping, cut at its values: only those differ between entries.
-_ABOUT = b"{5:"
-_FIELDS, _KIND, _META, _NAME, _PROVENANCE = map(encode, ("fields", "kind", "meta", "name", "provenance"))
+_ABOUT_META = b"{5:" + encode("meta")
+_FIELDS, _KIND, _NAME, _PROVENANCE = map(encode, ("fields", "kind", "name", "provenance"))
 _NOTHING = encode({})
+
+#: Kind and name as they stand in ``about``, up to the fields: a program compiles for few names, or once for each.
+_CALLED: dict[tuple[str, str], bytes] = {}
+
+_INFINITE = float("inf")
 
 
 class DamagedError(Exception):
@@ -207,18 +212,16 @@ class Draft:
         provenance: bytes,
     ) -> None:
         self.digest, self.kind, self.name = key.digest, key.kind, key.name
-        self.cost = _check_cost(cost)
+        if type(cost) is not float or not 0.0 <= cost < _INFINITE:
+            cost = _check_cost(cost)
+        self.cost = cost
         self.created = time.time_ns()
+        called = key.kind, key.name
         self.about = b"".join(
             (
-                _ABOUT,
-                _META,  # first, because readers ask for it most
+                _ABOUT_META,  # first, because readers ask for it most
                 encode_plain("meta", meta) if meta else _NOTHING,
-                _KIND,
-                encode_str(key.kind),
-                _NAME,
-                encode_str(key.name),
-                _FIELDS,
+                _CALLED.get(called) or _encode_called(called),
                 key.encoded_fields(),
                 _PROVENANCE,
                 provenance,
@@ -261,15 +264,18 @@ class Draft:
     def pieces(self, addresses: Mapping[str, str]) -> tuple[list[bytes], int]:
         """The file as pieces to write, and their total size; ``addresses`` names the blobs."""
         table: list[bytes] = []
+        inline: list[bytes] = []
+        length = 0
         for name, data in self.artifacts.items():
             raw = name.encode("utf-8", "surrogatepass")
+            size = len(data)
             if name in addresses:
-                table += (_ROW.pack(len(raw), BLOB, len(data)), raw, bytes.fromhex(addresses[name]))
+                table += (_ROW.pack(len(raw), BLOB, size), raw, bytes.fromhex(addresses[name]))
             else:
-                table += (_ROW.pack(len(raw), INLINE, len(data)), raw)
+                table += (_ROW.pack(len(raw), INLINE, size), raw)
+                inline.append(data)
+                length += size
         rows = b"".join(table)
-        inline = [self.artifacts[name] for name in self.small]
-        length = sum(map(len, inline))
         fixed = _CHECKED.pack(
             bytes.fromhex(self.digest),
             self.created,
@@ -278,16 +284,22 @@ class Draft:
             len(rows),
             len(self.about),
             length,
-            _check_of(inline),
+            xxh3_128_digest(inline[0]) if len(inline) == 1 else _check_of(inline),
         )
-        checked = b"".join((fixed, rows, self.about))
-        start = b"".join((_START, xxh3_128_digest(checked), checked))
+        checked = fixed + rows + self.about
+        start = _START + xxh3_128_digest(checked) + checked
         return [start, *inline], len(start) + length
 
 
+def _encode_called(called: tuple[str, str]) -> bytes:
+    if len(_CALLED) >= 256:
+        _CALLED.clear()
+    kind, name = called
+    known = _CALLED[called] = b"".join((_KIND, encode_str(kind), _NAME, encode_str(name), _FIELDS))
+    return known
+
+
 def _check_of(pieces: list[bytes]) -> bytes:
-    if len(pieces) == 1:
-        return xxh3_128_digest(pieces[0])
     check = xxh3_128()
     for piece in pieces:
         check.update(piece)
@@ -425,7 +437,7 @@ def _own(name: str, data: object) -> bytes:
 
 def _check_cost(cost: float) -> float:
     cost = float(cost)
-    if not 0 <= cost < float("inf"):
+    if not 0 <= cost < _INFINITE:
         raise UsageError(f"cost is the seconds the compile took, not {cost!r}")
     return cost
 
