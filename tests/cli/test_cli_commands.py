@@ -193,8 +193,33 @@ def test_verify_finds_damage_and_fails(call: Call, filled: Path) -> None:
     path = filled / "store" / "entries" / key.digest[:2] / key.digest[2:]
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     status, out, _ = call("verify", "--json")
-    assert (status, json.loads(out)) == (1, {"ok": 4, "damaged": [key.digest]})
+    nothing = {"ok": 0, "unknown": 0, "repaired": [], "damaged": []}
+    assert (status, json.loads(out)) == (1, {"ok": 4, "damaged": [key.digest], "directories": nothing})
     assert call("verify")[:2] == (0, "4 entries sound\n")
+
+
+TRITON = """
+import os, pathlib
+place = pathlib.Path(os.environ["TRITON_CACHE_DIR"], "KEY")
+place.mkdir(parents=True, exist_ok=True)
+(place / "k.ptx").write_text(".version 8.0")
+"""
+
+
+def test_verify_repairs_the_directories(call: Call, home: Path) -> None:
+    command = [sys.executable, "-m", "hotstart", "run", "-q", "--only", "triton", sys.executable, "-c", TRITON]
+    subprocess.run(command, check=True)
+    path = home / "frameworks" / "triton" / "KEY" / "k.ptx"
+    assert path.exists()
+    _, out, _ = call("verify", "--json")
+    assert json.loads(out)["directories"]["ok"] == 1
+    path.write_text(".version 9.0")
+    status, out, _ = call("verify", "--no-repair")
+    assert (status, "1 file damaged and not repaired:\n  triton/KEY/k.ptx" in out) == (1, True)
+    status, out, _ = call("verify")
+    assert (status, "1 file repaired from the store:" in out) == (1, True)
+    assert path.read_text() == ".version 8.0"
+    assert call("verify")[0] == 0
 
 
 def test_clear_wants_to_be_told(call: Call, filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
