@@ -107,6 +107,9 @@ class World:
         if find_program("clang") is None:
             self.shim("clang", CLANG)
         self.runs = 0
+        #: What the program is started by, if not directly, and variables beyond those that every run has.
+        self.launcher: tuple[str, ...] = ()
+        self.more: dict[str, str] = {}
 
     def shim(self, name: str, script: str) -> None:
         """A program on PATH called ``name`` that writes down how it was called, then runs ``script``."""
@@ -149,8 +152,8 @@ class World:
         if "{stubs}" in self.case.extra.values():
             link_stubs(self.place / "stubs")
         done = subprocess.run(
-            [sys.executable, str(self.work / self.case.program)],
-            env=variables,
+            [*self.launcher, sys.executable, str(self.work / self.case.program)],
+            env=variables | self.more,
             cwd=self.work,
             capture_output=True,
             text=True,

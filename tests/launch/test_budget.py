@@ -13,9 +13,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.launch.conftest import HOTSTART, Place
+    from tests.launch.launching import HOTSTART, Place
 else:
-    from conftest import HOTSTART, Place
+    from launching import HOTSTART, Place
 
 MB = 1_000_000
 

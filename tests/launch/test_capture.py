@@ -19,9 +19,9 @@ from hotstart.launch import parcel
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from tests.launch.conftest import HOTSTART, Place
+    from tests.launch.launching import HOTSTART, Place
 else:
-    from conftest import HOTSTART, Place
+    from launching import HOTSTART, Place
 
 #: A Triton kernel as Triton leaves it: files, and a list of them by absolute path.
 KERNEL = """

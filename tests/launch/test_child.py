@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from tests.launch.conftest import HOTSTART, Place, on_a_terminal
+    from tests.launch.launching import HOTSTART, Place, on_a_terminal
 else:
-    from conftest import HOTSTART, Place, on_a_terminal
+    from launching import HOTSTART, Place, on_a_terminal
 
 PYTHON = sys.executable
 
