@@ -87,7 +87,7 @@ def parse(arguments: list[str]) -> tuple[dict[str, Any] | None, list[str]]:
 
 def _read(name: str, value: str) -> object:
     if name == "--name":
-        from ..launch.records import check_name
+        from ..launch.names import check_name
 
         return check_name(value)
     if name == "--only":

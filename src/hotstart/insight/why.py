@@ -15,6 +15,7 @@ from __future__ import annotations
 from ..launch import records
 from ..store import files
 from . import changes, fields
+from .bearing import LIKELY, UNRELATED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -104,10 +105,10 @@ def _framework(name: str, numbers: Record, record: Record, earlier: list[Record]
         return answer
     other, found = nearest
     answer["compared_with"] = other.get("id", "")
-    level = max((change.bears_on(name) for change in found), default=changes.UNRELATED)
+    level = max((change.bears_on(name) for change in found), default=UNRELATED)
     if level:
         answer["causes"] = [
-            {**change.plain(), "likely": level == changes.LIKELY} for change in found if change.bears_on(name) == level
+            {**change.plain(), "likely": level == LIKELY} for change in found if change.bears_on(name) == level
         ]
     else:
         answer["status"] = "unexplained" if answer["new"] else "rebuilt"

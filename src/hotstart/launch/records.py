@@ -44,7 +44,6 @@ MOST_UNITS = 20_000
 
 _MAGIC = b"hotR1\n"
 _LONGEST = 64 << 20
-_NAME_LENGTH = 128
 
 #: The record this process wrote last, also when it could not be kept.
 written: Record | None = None
@@ -55,15 +54,6 @@ def new_id() -> str:
     return f"{time_ns():016x}-{files.unique_name()}"
 
 
-def check_name(name: str) -> str:
-    """``name`` if it can name a workload. Raises UsageError that says what to write instead."""
-    if not name or len(name) > _NAME_LENGTH or not name.isprintable() or name != name.strip():
-        raise UsageError(f"a name is 1 to {_NAME_LENGTH} printable characters, not {name[:200]!r}")
-    if "/" in name or "\\" in name or name in (".", ".."):
-        raise UsageError(f"a name has no slash, because names are used as directories: {name!r}")
-    return name
-
-
 def directory(home: str) -> str:
     return f"{home}/runs"
 
@@ -71,8 +61,9 @@ def directory(home: str) -> str:
 def write(home: str, record: Record) -> bool:
     """Keep ``record`` and add its numbers to the totals; whether it was kept.
 
-    ``record["id"]`` is given one if it has none; secrets on the command line are hidden. Raises UsageError for what is not plain
-    data, which is a mistake of the caller; whatever the disk does, False.
+    ``record["id"]`` is given one if it has none; secrets on the command line are hidden.
+    Raises UsageError for what is not plain data, which is a mistake of the caller; whatever
+    the disk does, False.
     """
     global written
     record.setdefault("id", new_id())
