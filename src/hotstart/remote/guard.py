@@ -78,11 +78,23 @@ class Guarded(Remote):
         return iter(self._call(self._reading, lambda: list(self.inner.list(prefix))))
 
     def stream(self, name: str, start: int, length: int) -> Iterator[Bytes]:
-        """Not tried again once something came: the consumer has seen it. It asks for the rest itself."""
+        """Not tried again here: the consumer has seen the beginning, and asks for the rest itself.
+
+        One that broke in the middle is no strike: something came, and will again.
+        """
         self._check(self._reading)
+        came = False
         try:
-            yield from self.inner.stream(name, start, length)
+            for piece in self.inner.stream(name, start, length):
+                came = True
+                yield piece
         except AbsentError:
+            raise
+        except BrokenError as error:
+            if came:
+                self._counters.add("remote.resumed")
+            else:
+                self._failed(self._reading, error)
             raise
         except RemoteError as error:
             self._failed(self._reading, error)

@@ -1,0 +1,182 @@
+"""Packs: many entries in one object, because an object store has no batch get and each request costs a round trip.
+
+    pack       sealed(index) member*          what = "pack", key = BLAKE3 of the index, which is its name too
+    index      row*
+    row        digest[32] offset:u64 length:u64 check[32] size:u64 encoding:u8
+    member     an entry as wire packs it; offset counts from the first member
+
+    manifest   sealed(list)                   what = "workload", key = its name
+    list       canonical mapping: name, packs, singles; a pack is id, start, size and its index; packed with zstd
+
+The index is signed and holds the BLAKE3 of every member, so a member is checked by
+itself: one ranged read brings any run of them. The manifest repeats the indexes, so
+that whoever starts a workload knows after one request what is missing and where it is.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from ..keys.digest import decode, encode
+from ..trust.seal import RejectedError, digest, seal
+from . import wire
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from ..store.entry import Entry
+    from ..trust.seal import Bytes
+    from ..trust.signing import SigningKey
+
+#: A pack is never larger, head and index included. Large enough that requests do not count, small enough to retry.
+LARGEST_PACK = 64 << 20
+
+#: Members together; the rest is for head and index.
+_LARGEST_MEMBERS = LARGEST_PACK - (2 << 20)
+_MOST_MEMBERS = 20_000
+
+#: A manifest unpacked: rows for about half a million entries.
+LARGEST_MANIFEST = 64 << 20
+
+_ROW = struct.Struct("<32sQQ32sQB")
+
+
+class Row:
+    """Where in a pack an entry lies, and what it must look like there."""
+
+    __slots__ = ("check", "digest", "encoding", "length", "offset", "size")
+
+    def __init__(self, digest: str, offset: int, length: int, check: bytes, size: int, encoding: int) -> None:
+        self.digest = digest
+        self.offset = offset
+        self.length = length
+        self.check = check
+        self.size = size
+        self.encoding = encoding
+
+    def open(self, packed: Bytes, scope: str, signer: str, limit: int) -> Entry:
+        """The entry, its bytes checked against the signed index. Raises RejectedError."""
+        if len(packed) != self.length or digest(packed) != self.check:
+            raise RejectedError("its bytes are not those it was signed for", "payload")
+        return wire.read_entry(wire.unpack(packed, self.encoding, self.size, limit), self.digest, scope, signer)
+
+
+class Pack:
+    """One pack as a manifest lists it: ``start`` is where its members begin, ``size`` that of the whole object."""
+
+    __slots__ = ("id", "index", "size", "start")
+
+    def __init__(self, id: str, start: int, size: int, index: bytes) -> None:
+        self.id = id
+        self.start = start
+        self.size = size
+        self.index = index
+
+    def rows(self) -> list[Row]:
+        """In the order in which they lie. Raises RejectedError for an index that makes no sense."""
+        rows = []
+        end = 0
+        if len(self.index) % _ROW.size or len(self.index) > _MOST_MEMBERS * _ROW.size:
+            raise RejectedError("the index of a pack is cut", "malformed")
+        for raw, offset, length, check, size, encoding in _ROW.iter_unpack(self.index):
+            if offset != end:
+                raise RejectedError("the members of a pack do not follow each other", "malformed")
+            end = offset + length
+            rows.append(Row(raw.hex(), offset, length, check, size, encoding))
+        if self.start + end != self.size:
+            raise RejectedError("a pack is not as long as its index says", "malformed")
+        return rows
+
+
+def build(
+    entries: Iterable[tuple[str, tuple[bytes, int, int]]],
+    scope: str,
+    signer: SigningKey | None,
+    max_value: int | None = None,
+) -> Iterator[tuple[Pack, bytes]]:
+    """Packs of these, given as (digest, what ``wire.pack_entry`` made), each with the object to put.
+
+    ``max_value`` is the largest that the remote takes, where that is less than a pack.
+    """
+    most = _LARGEST_MEMBERS if max_value is None else min(_LARGEST_MEMBERS, max_value // 2)
+    number = _MOST_MEMBERS if max_value is None else max(1, min(_MOST_MEMBERS, max_value // (4 * _ROW.size)))
+    rows: list[bytes] = []
+    members: list[bytes] = []
+    filled = 0
+    for key, (packed, encoding, size) in entries:
+        if rows and (filled + len(packed) > most or len(rows) >= number):
+            yield _finish(rows, members, scope, signer)
+            rows, members, filled = [], [], 0
+        rows.append(_ROW.pack(bytes.fromhex(key), filled, len(packed), digest(packed), size, encoding))
+        members.append(packed)
+        filled += len(packed)
+    if rows:
+        yield _finish(rows, members, scope, signer)
+
+
+def _finish(rows: list[bytes], members: list[bytes], scope: str, signer: SigningKey | None) -> tuple[Pack, bytes]:
+    index = b"".join(rows)
+    name = digest(index).hex()
+    head = seal("pack", name, scope, index, encoding=wire.RAW, size=len(index), signer=signer)
+    whole = b"".join((head, index, *members))
+    return Pack(name, len(head) + len(index), len(whole), index), whole
+
+
+def fits(packed: bytes) -> bool:
+    """Whether a pack can hold it; what is larger travels alone."""
+    return len(packed) <= _LARGEST_MEMBERS
+
+
+class Manifest:
+    """What a named workload consists of."""
+
+    __slots__ = ("name", "packs", "signer", "singles")
+
+    def __init__(self, name: str, packs: list[Pack], singles: list[str], signer: str = "") -> None:
+        self.name = name
+        self.packs = packs
+        #: Entries that are too large for a pack and lie alone.
+        self.singles = singles
+        #: The id of the key that signed it.
+        self.signer = signer
+
+    def seal(self, scope: str, signer: SigningKey | None) -> bytes:
+        body = encode(
+            {
+                "name": self.name,
+                "packs": tuple((pack.id, pack.start, pack.size, pack.index) for pack in self.packs),
+                "singles": tuple(self.singles),
+            }
+        )
+        packed: bytes = wire.zstd().compress(body)
+        return seal("workload", self.name, scope, packed, encoding=wire.ZSTD, size=len(body), signer=signer) + packed
+
+    @classmethod
+    def read(cls, body: bytes, name: str, signer: str) -> Manifest:
+        """Raises RejectedError."""
+        try:
+            said = decode(body)
+            if set(said) != {"name", "packs", "singles"} or said["name"] != name:
+                raise ValueError("malformed data: not the manifest of this workload")
+            packs = [Pack(*row) for row in said["packs"]]
+            for pack in packs:
+                kinds = (type(pack.id), type(pack.start), type(pack.size), type(pack.index))
+                if kinds != (str, int, int, bytes) or not _is_digest(pack.id) or not 0 < pack.size <= LARGEST_PACK:
+                    raise ValueError("malformed data: a pack that cannot be")
+            singles = list(said["singles"])
+            if not all(map(_is_digest, singles)):
+                raise ValueError("malformed data: a digest that cannot be")
+        except (ValueError, TypeError) as error:
+            raise RejectedError(str(error), "malformed") from None
+        return cls(name, packs, singles, signer)
+
+    def digests(self) -> set[str]:
+        found = set(self.singles)
+        for pack in self.packs:
+            found.update(row.digest for row in pack.rows())
+        return found
+
+
+def _is_digest(text: object) -> bool:
+    return isinstance(text, str) and len(text) == 64 and not text.strip("0123456789abcdef")

@@ -1,0 +1,355 @@
+"""Named workloads: all the entries that a program needs, pushed by one machine and pulled by every other.
+
+A pull is one request for the manifest and one ranged read a pack for what is missing
+here; what is present is not fetched, so a pull that was interrupted goes on where it
+ended. A push puts packs first and the manifest last: a manifest never speaks of what
+is not there. Pushing again sends only what is new, and merges small packs.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from ..errors import UsageError
+from ..log import say
+from ..store.entry import Draft
+from ..trust.seal import RejectedError, Sealed
+from . import wire
+from .contract import AbsentError, BrokenError, RemoteError, in_parallel
+from .packs import LARGEST_MANIFEST, LARGEST_PACK, Manifest, Pack, build, fits
+from .tier import RemoteTier
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from ..store.entry import Entry
+    from ..store.local import LocalStore
+    from .guard import Guarded
+    from .packs import Row
+
+    Progress = Callable[[int, int], object]
+
+#: Packs on their way at the same time.
+_STREAMS = 3
+
+#: How often a stream that broke is taken up again where it ended.
+_RESUMES = 3
+
+#: A pack smaller than this is merged into the next one that is pushed.
+_SMALL_PACK = LARGEST_PACK // 2
+
+_MANIFEST_FIRST = 1 << 20
+
+
+def check_workload(name: str) -> str:
+    """Raises UsageError for what is not one plain word."""
+    allowed = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+    if not isinstance(name, str) or not 0 < len(name) <= 100 or not allowed.issuperset(name) or name[0] in ".-":
+        raise UsageError(
+            f"a workload's name is letters, digits, '.', '_' and '-', beginning with a letter: not {name!r}"
+        )
+    return name
+
+
+def workload_name(scope: str, name: str) -> str:
+    return f"v1/{scope}/workloads/{name}"
+
+
+def pack_name(scope: str, identity: str) -> str:
+    return f"v1/{scope}/packs/{identity}"
+
+
+class Transfer:
+    """What a push or a pull did."""
+
+    def __init__(self) -> None:
+        self.entries = 0
+        self.bytes = 0
+        self.present = 0
+        self.failed = 0
+        self.foreign = 0
+        self.requests = 0
+        self.found = False
+        self._lock = threading.Lock()
+
+    def count(self, name: str, amount: int = 1) -> None:
+        with self._lock:
+            setattr(self, name, getattr(self, name) + amount)
+
+    def as_dict(self) -> dict[str, int | bool]:
+        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
+
+
+# -- pull ----------------------------------------------------------------------
+
+
+def pull(tier: RemoteTier, disk: LocalStore, name: str, progress: Progress | None = None) -> Transfer:
+    """Bring what a workload needs into the local store. Never raises for what a remote does.
+
+    ``found`` says whether there is such a workload, ``failed`` counts entries that are
+    still missing, ``requests`` what it cost.
+    """
+    check_workload(name)
+    done = Transfer()
+    before = _requests(tier)
+    for scope in tier.scopes:
+        for remote in tier.remotes:
+            manifest = _manifest(tier, remote, scope, name)
+            if manifest is None:
+                continue
+            done.found = True
+            _pull_packs(tier, remote, disk, scope, manifest, done, progress)
+            for digest in manifest.singles:
+                _pull_single(tier, disk, digest, done)
+            break
+    done.requests = _requests(tier) - before
+    return done
+
+
+def _manifest(tier: RemoteTier, remote: Guarded, scope: str, name: str) -> Manifest | None:
+    found = _read_manifest(tier, remote, scope, name)
+    return found[0] if found is not None else None
+
+
+def _read_manifest(tier: RemoteTier, remote: Guarded, scope: str, name: str) -> tuple[Manifest | None, str] | None:
+    """The manifest, None in its place when what is there does not check, and its tag; None when there is none."""
+    where = workload_name(scope, name)
+    try:
+        found = remote.get(where, _MANIFEST_FIRST)
+        try:
+            sealed = Sealed(found.data)
+            sealed.check("workload", name, scope, tier.trust)
+            if sealed.length > LARGEST_MANIFEST or found.size != sealed.at + sealed.length:
+                raise RejectedError("it is not as long as it says", "payload")
+            raw = found.data
+            if found.size > len(raw):
+                raw = b"".join((raw, remote.get_range(where, len(raw), found.size - len(raw), found.tag)))
+            payload = memoryview(raw)[sealed.at :]
+            sealed.check_payload(payload)
+            said = sealed.statement
+            body = wire.unpack(payload, said.encoding, said.size, LARGEST_MANIFEST)
+            return Manifest.read(body, name, said.producer), found.tag
+        except RejectedError as error:
+            tier.counters.add(f"remote.rejected.{error.cause}")
+            say("warning", f"{remote.shown}: workload {name} is not used: {error}", once=f"workload {error.cause}")
+            return None, found.tag
+    except AbsentError:
+        return None
+    except RemoteError:
+        return None  # counted by its guard
+
+
+def _pull_packs(
+    tier: RemoteTier, remote: Guarded, disk: LocalStore, scope: str, manifest: Manifest, done: Transfer,
+    progress: Progress | None,
+) -> None:  # fmt: skip
+    wanted: list[tuple[Pack, list[Row]]] = []
+    asked: set[str] = set()
+    for pack in manifest.packs:
+        try:
+            rows = pack.rows()
+        except RejectedError as error:
+            tier.counters.add(f"remote.rejected.{error.cause}")
+            continue
+        missing = [row for row in rows if row.digest not in asked and not disk.contains(row.digest)]
+        asked.update(row.digest for row in missing)
+        done.present += len(rows) - len(missing)
+        if missing:
+            wanted.append((pack, missing))
+    total = sum(row.length for _, rows in wanted for row in rows)
+
+    def one(item: tuple[Pack, list[Row]]) -> None:
+        pack, rows = item
+        for row, packed in _members(remote, pack_name(scope, pack.id), pack.start, rows):
+            try:
+                entry = row.open(packed, scope, manifest.signer, tier.limit)
+            except RejectedError as error:
+                tier.counters.add(f"remote.rejected.{error.cause}")
+                say("warning", f"{remote.shown}: an entry is not used: {error}", once=f"rejected {error.cause}")
+                done.count("failed")
+                continue
+            _keep(disk, entry, done, row.length)
+            if progress is not None:
+                progress(done.bytes, total)
+
+    def guarded(item: tuple[Pack, list[Row]]) -> None:
+        try:
+            one(item)
+        except RemoteError:
+            pass  # counted by its guard; what is missing is counted below
+
+    # The largest first: they end last.
+    in_parallel(guarded, sorted(wanted, key=lambda item: -item[0].size), _STREAMS)
+    done.failed = sum(len(rows) for _, rows in wanted) - done.entries
+    tier.counters.add("remote.pulled", done.entries)
+    tier.counters.add("remote.bytes_read", done.bytes)
+
+
+def _members(remote: Guarded, name: str, start: int, rows: list[Row]) -> Iterator[tuple[Row, memoryview]]:
+    """The rows with their bytes, as they come: one request from the first to the last, gaps and all.
+
+    Several ranges would spare the gaps and cost a round trip each; packs are pushed as
+    they were first needed together, so gaps are rare.
+    """
+    begin, end = rows[0].offset, rows[-1].offset + rows[-1].length
+    buffer = bytearray(end - begin)
+    view = memoryview(buffer)
+    got, following = 0, 0
+    for attempt in range(_RESUMES + 1):
+        try:
+            for piece in remote.stream(name, start + begin + got, end - begin - got):
+                view[got : got + len(piece)] = piece
+                got += len(piece)
+                while following < len(rows) and rows[following].offset + rows[following].length - begin <= got:
+                    row = rows[following]
+                    yield row, view[row.offset - begin : row.offset - begin + row.length]
+                    following += 1
+            return
+        except BrokenError:
+            if attempt == _RESUMES:
+                raise
+
+
+def _pull_single(tier: RemoteTier, disk: LocalStore, digest: str, done: Transfer) -> None:
+    if disk.contains(digest):
+        done.present += 1
+        return
+    entry = tier.read(digest)
+    if entry is None:
+        done.failed += 1
+    else:
+        _keep(disk, entry, done, entry.size)
+
+
+def _keep(disk: LocalStore, entry: Entry, done: Transfer, length: int) -> None:
+    if disk.write(Draft.of(entry)):
+        done.count("entries")
+        done.count("bytes", length)
+    else:
+        done.count("failed")
+
+
+# -- push ----------------------------------------------------------------------
+
+
+def push(
+    tier: RemoteTier, disk: LocalStore, name: str, digests: Iterable[str], progress: Progress | None = None
+) -> Transfer:
+    """Publish these entries of the local store as the workload ``name``, beside what it holds already.
+
+    What others signed is left out (``foreign``): it is theirs to publish. Raises
+    UsageError when there is no key to sign with, or no remote that may be written;
+    RemoteError when the manifest could not be put: then nothing has changed for readers.
+    """
+    check_workload(name)
+    if not tier.writable:
+        raise UsageError("nothing can be pushed: the remote is read-only or left alone, or there is no signing key")
+    done = Transfer()
+    before = _requests(tier)
+    remote = _home(tier)
+    for _ in range(4):
+        if _push_once(tier, remote, disk, name, list(dict.fromkeys(digests)), done, progress):
+            done.requests = _requests(tier) - before
+            return done
+    raise BrokenError(f"{remote.shown}: others keep changing workload {name}", "contended")
+
+
+def _home(tier: RemoteTier) -> Guarded:
+    """Packs and manifests live in the last remote of the chain that can be written: the one all share."""
+    for remote in reversed(tier.remotes):
+        if remote.is_writable() and (remote.max_value is None or remote.max_value >= LARGEST_PACK):
+            return remote
+    # Only such as Redis: better there than nowhere.
+    return next(remote for remote in reversed(tier.remotes) if remote.is_writable())
+
+
+def _push_once(
+    tier: RemoteTier, remote: Guarded, disk: LocalStore, name: str, digests: list[str], done: Transfer,
+    progress: Progress | None,
+) -> bool:  # fmt: skip
+    scope = tier.scope
+    there = _read_manifest(tier, remote, scope, name)
+    old, tag = there if there is not None else (None, "")
+    held = old.digests() if old is not None else set()
+    singles = list(old.singles) if old is not None else []
+    fresh = [digest for digest in digests if digest not in held]
+    done.found = old is not None
+    done.present = len(digests) - len(fresh)
+    kept, small = _sort_old(tier, disk, old)
+    if old is not None and not fresh and len(small) < 2:
+        return True
+    wanted = [row.digest for pack in small for row in pack.rows()] + fresh
+    lost: set[str] = set()
+
+    def packed() -> Iterator[tuple[str, tuple[bytes, int, int]]]:
+        for number, digest in enumerate(wanted):
+            entry = disk.read(digest)
+            if progress is not None:
+                progress(number + 1, len(wanted))
+            if entry is None or not _ours(tier, entry):
+                done.foreign += entry is not None
+                done.failed += entry is None
+                lost.add(digest)
+                continue
+            made = wire.pack_entry(entry)
+            done.entries += 1
+            done.bytes += len(made[0])
+            if fits(made[0]) and (remote.max_value is None or len(made[0]) < remote.max_value // 2):
+                yield digest, made
+            elif tier.publish(entry):
+                singles.append(digest)
+
+    packs = kept
+    for pack, whole in build(packed(), scope, tier.signer, remote.max_value):
+        _put_pack(tier, remote, scope, pack, whole)
+        packs.append(pack)
+    # What could not be taken over stays reachable where it was.
+    packs += [pack for pack in small if any(row.digest in lost for row in pack.rows())]
+    return remote.put(workload_name(scope, name), Manifest(name, packs, singles).seal(scope, tier.signer), replaces=tag)
+
+
+def _sort_old(tier: RemoteTier, disk: LocalStore, old: Manifest | None) -> tuple[list[Pack], list[Pack]]:
+    """Packs to keep as they are, and small ones to merge into larger ones.
+
+    Only such as we signed, with all they hold here: else every push would add a request to every start.
+    """
+    kept: list[Pack] = []
+    small: list[Pack] = []
+    for pack in old.packs if old is not None else []:
+        mine = tier.signer is not None and old is not None and old.signer == tier.signer.id
+        is_small = mine and pack.size < _SMALL_PACK and all(disk.contains(row.digest) for row in pack.rows())
+        (small if is_small else kept).append(pack)
+    return kept, small
+
+
+def _ours(tier: RemoteTier, entry: Entry) -> bool:
+    """Made here, or signed by this very key for this very scope."""
+    said = entry.provenance
+    mine = tier.signer.id if tier.signer is not None else ""
+    return wire.SIGNER not in said or (said[wire.SIGNER] == mine and said.get(wire.SCOPE) == tier.scope)
+
+
+def _put_pack(tier: RemoteTier, remote: Guarded, scope: str, pack: Pack, whole: bytes) -> None:
+    """Raises RemoteError. A name that is taken by something else than this pack is taken back."""
+    name = pack_name(scope, pack.id)
+    if remote.put(name, whole):
+        tier.counters.add("remote.puts")
+        tier.counters.add("remote.bytes_written", len(whole))
+        return
+    found = remote.get(name, pack.start)
+    try:
+        sealed = Sealed(found.data)
+        sealed.check("pack", pack.id, scope, tier.trust)
+        sealed.check_payload(memoryview(found.data)[sealed.at :])
+        if found.size != pack.size:
+            raise RejectedError("it is not as long as it should be", "payload")
+    except RejectedError as error:
+        tier.counters.add(f"remote.rejected.{error.cause}")
+        if not remote.put(name, whole, replaces=found.tag):
+            raise BrokenError(f"{remote.shown}: {name} changes under our hands", "contended") from None
+        tier.counters.add("remote.replaced")
+
+
+def _requests(tier: RemoteTier) -> int:
+    return sum(remote.requests for remote in tier.remotes)
