@@ -172,6 +172,13 @@ def test_our_own_directories_are_not_part_of_it() -> None:
     assert gather(["true"], environ, root="/home/me/hot")["env"] == {"TORCHINDUCTOR_CACHE_DIR": "/mine"}
 
 
+def test_a_home_inside_the_project_is_no_source(here: Path) -> None:
+    (here / "home" / "frameworks" / "torch").mkdir(parents=True)
+    (here / "home" / "frameworks" / "torch" / "generated.py").write_text("")
+    noted = gather([sys.executable, "train.py"], {}, root=str(here / "home" / "frameworks"))
+    assert set(noted["beside"]) == {"csrc/kernel.cuh", "unused.py"}
+
+
 @pytest.mark.parametrize(("text", "threads"), [("4", 4), ("4,2", 4), ("", 0), ("many", 0), ("0", 0)])
 def test_threads_are_those_of_openmp(text: str, threads: int) -> None:
     noted = gather(["true"], {"OMP_NUM_THREADS": text})

@@ -117,7 +117,7 @@ def _show_framework(answer: dict[str, Any], said: list[str], long: bool) -> None
     units = sorted(answer["units"], key=lambda unit: -(unit.get("cost") or 0.0))
     for unit in units if long else units[:_SHOWN_UNITS]:
         cost = f"  {words.duration(unit['cost'])}" if unit.get("cost") else ""
-        say(paint(f"    {words.shorten(called(unit), 72)}{cost}", "dim"))
+        say(paint(f"    {called(unit)}{cost}", "dim"))
     if not long and len(units) > _SHOWN_UNITS:
         say(paint(f"    and {len(units) - _SHOWN_UNITS:,} more", "dim"))
 

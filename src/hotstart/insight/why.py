@@ -36,6 +36,8 @@ _MOST_ENTRIES = 50
 #: File systems take their times from a clock that ticks in milliseconds, over a network from another machine's.
 _CLOCK = 10**9
 
+_NAME = 40
+
 #: Captured units are entries too, explained by their run and not by their key.
 CAPTURE = "capture"
 
@@ -133,8 +135,10 @@ def _lost(name: str, made: list[Record], earlier: list[Record]) -> list[Record]:
 
 
 def called(unit: Record) -> str:
-    """A unit as people read it: what it is and its name."""
-    what, name = str(unit.get("unit") or ""), str(unit.get("name") or "")
+    """A unit as people read it: what it is and its name, of which digests need not be whole."""
+    from .words import shorten
+
+    what, name = str(unit.get("unit") or ""), shorten(str(unit.get("name") or ""), _NAME)
     return f"{what} {name}".strip() if name != what else name
 
 

@@ -104,7 +104,9 @@ def gather(
     context["cpu"] = _cpu_features()
     context["gpus"], context["driver"] = _devices()
     context["compiler"] = _compiler(environ)
-    tree = sources.tree(child.files, child.roots, seconds, child.code)
+    # A home inside the project: what frameworks write there is a result and no source.
+    ours = (root, os.path.dirname(root)) if root else ()
+    tree = sources.tree(child.files, child.roots, seconds, child.code, ours)
     context["sources"] = tree.digests
     context["beside"] = tree.beside
     if tree.left_out:

@@ -85,13 +85,21 @@ def files(paths: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def tree(paths: Iterable[str], roots: Iterable[str], seconds: float, code: str = "") -> Tree:
+def tree(
+    paths: Iterable[str], roots: Iterable[str], seconds: float, code: str = "", besides: Iterable[str] = ()
+) -> Tree:
     """The given files, what they import from ``roots``, and everything else like source there.
 
-    ``code`` is a program given on the command line. Bounded, and saying so when a bound was
+    ``code`` is a program given on the command line; ``besides`` are directories that hold no
+    source of the program's, wherever they are. Bounded, and saying so when a bound was
     met. A home directory or ``/`` is not walked: a program started there does not own what is in it.
     """
     found = Tree(seconds)
+    for place in besides:
+        try:
+            found.enter(os.stat(place))
+        except OSError:
+            continue
     places = list(dict.fromkeys(os.path.abspath(root) for root in roots))
     inner = _follow(found, list(paths), places, code)
     for root in places:
