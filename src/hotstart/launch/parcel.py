@@ -161,12 +161,11 @@ class Unpacked:
         self.modified = modified
 
 
-def unpack(row: Framework, root: str, entry: Entry) -> list[Unpacked]:
+def unpack(row: Framework, root: str, entry: Entry, about: dict[str, Any]) -> list[Unpacked]:
     """The files of a part, checked against the table: each belongs to a unit of this framework and to no other place.
 
-    Raises BadParcelError. The bytes themselves were checked when the entry was read.
+    ``about`` is the entry's metadata. Raises BadParcelError. The bytes themselves were checked when the entry was read.
     """
-    about = entry.meta
     try:
         if about["framework"] != row.name:
             raise BadParcelError(f"holds files of {about['framework']}")

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from .session import Session
     from .survey import Name
 
-#: Threads that read, unpack and write. More than two a core only get in each other's way.
-THREADS = min(8, 2 * (os.cpu_count() or 1))
+#: Threads that read, unpack and write. More than one a core wait for each other in the file system.
+THREADS = min(8, os.cpu_count() or 1)
 
 #: How long a start waits for another run that is restoring or capturing. What that one restores is
 #: likely what is wanted here.
@@ -335,7 +335,7 @@ class _Work:
             raise parcel.BadParcelError("belongs to another capture")
         base = f"{self.staging}/{row.directory}"
         written = self._written.setdefault(name, [])
-        for file in parcel.unpack(row, self.session.root, entry):
+        for file in parcel.unpack(row, self.session.root, entry, about):
             path = f"{base}/{file.path}"
             written.append(path)
             self._write(path, file, row.times)

@@ -70,7 +70,7 @@ def _check(session: Session, known: Inventory, report: Report, repair: bool) -> 
             if entry is None:
                 continue  # evicted, or damaged: the files are all there is, and may well be sound
             try:
-                contents = parcel.unpack(row, session.root, entry)
+                contents = parcel.unpack(row, session.root, entry, entry.meta)
             except parcel.BadParcelError:
                 continue
             for file in contents:
