@@ -285,6 +285,51 @@ def test_a_store_that_others_can_write_is_not_trusted(patient: Patient) -> None:
     assert "chmod 700" in finding.remedy
 
 
+def test_layers_that_are_not_there_or_no_store(patient: Patient, tmp_path: Path) -> None:
+    patient.under = [patient.store, str(tmp_path / "none"), str(tmp_path / "home")]
+    assert [finding.text.partition(str(tmp_path))[2] for finding in found(patient, "layers")] == [
+        "/none: there is no such layer",
+        "/home is not a store",
+    ]
+
+
+def test_a_layer_that_others_could_write(patient: Patient) -> None:
+    patient.under = [patient.store]
+    Path(patient.store).chmod(0o775)
+    finding = only(patient, "layers")
+    assert finding.level == ERROR
+    subprocess.run(finding.remedy.partition(";")[0], shell=True, check=True)
+    assert found(patient, "layers") == []
+
+
+#: What another user finds: asked as nobody in particular, which takes root to become.
+AS_ANOTHER = """
+import os, sys
+os.setgid(54321), os.setuid(54321)
+from hotstart.insight.doctor import Patient, examine
+for finding in examine(Patient(sys.argv[1], under=[sys.argv[2]]), ["layers"]):
+    print(finding.level, finding.text)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
+def test_a_layer_that_another_user_cannot_read(patient: Patient, swift_path: Path) -> None:
+    layer = swift_path / "layer"
+    with hotstart.Cache(layer) as cache:
+        cache.put(hotstart.Key("test"), {"x": b"1"})
+    for place in (swift_path, layer):
+        place.chmod(0o755)
+    # The child imports before it gives up its rights: the package may lie where only root may look.
+    code = "import hotstart.insight.doctor, hotstart.insight.checks_disk, hotstart.insight.checks_program\n" + (
+        "import hotstart.insight.checks_store, hotstart.store.local\n" + AS_ANOTHER
+    )
+    command = [sys.executable, "-c", code, patient.home, str(layer)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True, cwd="/").stdout
+    assert said.startswith("error the layer ")
+    subprocess.run(["chmod", "-R", "a+rX", layer], check=True)
+    assert subprocess.run(command, capture_output=True, text=True, check=True, cwd="/").stdout.strip() == "ok"
+
+
 def old(path: Path, seconds: float) -> None:
     then = time.time() - seconds
     os.utime(path, (then, then))

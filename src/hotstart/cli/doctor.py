@@ -43,16 +43,18 @@ def _examine(script: str, python: str) -> list[Finding]:
     from ..store.sizes import parse_size
 
     trouble = []
+    under: list[str] = []
     home, budget = home_directory(os.environ.get("HOTSTART_HOME", "")), 10 << 30
     try:
         config = load()
         home = home_directory(config["home"])
+        under = [path for path in config["under"] if path]
         budget = parse_size(config["max_size"], config.sources["max_size"])
     except UsageError as error:
         # The first thing a newcomer gets wrong: everything else is examined as if it were not set.
         trouble.append(Finding(ERROR, str(error), "correct it; hotstart config shows every setting"))
         trouble[0].check = "configuration"
-    return [*trouble, *examine(Patient(home, budget=budget, script=script, python=python))]
+    return [*trouble, *examine(Patient(home, budget=budget, script=script, python=python, under=under))]
 
 
 def _show(findings: list[Finding]) -> None:

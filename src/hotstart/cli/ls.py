@@ -108,14 +108,10 @@ def _show(store: LocalStore | None, shown: list[Put], all: list[Put], options: A
     total = sum(map(_size, all))
     cost = sum(put.cost for put in all)
     more = f" of {len(all):,}" if len(shown) < len(all) else ""
+    again = f", {words.duration(cost)} to compile again" if cost else ""
     say()
-    say(
-        paint(
-            f"{len(shown):,}{more} {'entry' if len(shown) == 1 and not more else 'entries'}, {words.size(total)}, "
-            f"{words.duration(cost)} to compile again",
-            "dim",
-        )
-    )
+    those = "entry" if len(shown) == 1 and not more else "entries"
+    say(paint(f"{len(shown):,}{more} {those}, {words.size(total)}{again}", "dim"))
 
 
 def _maker(store: LocalStore | None, put: Put) -> str:

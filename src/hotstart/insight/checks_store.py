@@ -56,6 +56,43 @@ def store(patient: Patient) -> Iterator[Finding]:
         )
 
 
+def layers(patient: Patient) -> Iterator[Finding]:
+    """Whether the stores under ours can be read: one that cannot is passed over without a word."""
+    from ..store.local import LocalStore
+
+    for path in patient.under:
+        if not os.path.isdir(path):
+            yield Finding(WARNING, f"{path}: there is no such layer", "correct HOTSTART_UNDER, or mount it there")
+            continue
+        try:
+            found = LocalStore(path, Counters(), read_only=True, tier="layer")
+        except HotstartError as error:
+            yield Finding(
+                ERROR, str(error).partition(";")[0], f"chmod -R go-w {path!r}; it may belong to you or to root"
+            )
+            continue
+        unread = next((name for name in _sample(path) if not os.access(name, os.R_OK)), "")
+        if found.unreadable or unread:
+            why = found.unreadable or f"{unread} cannot be read"
+            yield Finding(ERROR, f"the layer {path} cannot be used: {why}", f"as its owner: chmod -R a+rX {path!r}")
+        elif not os.path.isfile(f"{path}/format"):
+            yield Finding(
+                WARNING, f"{path} is not a store", "a layer is the directory called store inside a HOTSTART_HOME"
+            )
+
+
+def _sample(store: str) -> Iterator[str]:
+    """Its parts, and the first entry in it."""
+    for name in ("format", "entries", "blobs"):
+        if os.path.lexists(f"{store}/{name}"):
+            yield f"{store}/{name}"
+    for _, path in files.walk(f"{store}/entries", 1):
+        yield path
+        return
+    for path in _files(f"{store}/entries"):
+        yield path
+
+
 def locks(patient: Patient) -> Iterator[Finding]:
     """Locks that were left behind by what was killed. Those that are held are somebody's."""
     now = time.time()

@@ -45,7 +45,7 @@ class Finding:
 class Patient:
     """What is examined. Everything a check looks at comes from here, so that each can be shown a bad case."""
 
-    __slots__ = ("budget", "environ", "home", "python", "script")
+    __slots__ = ("budget", "environ", "home", "python", "script", "under")
 
     def __init__(
         self,
@@ -55,6 +55,7 @@ class Patient:
         environ: Mapping[str, str] | None = None,
         script: str = "",
         python: str = "",
+        under: Iterable[str] = (),
     ) -> None:
         self.home = os.path.abspath(home)
         #: ``max_size``, in bytes.
@@ -64,6 +65,8 @@ class Patient:
         self.script = script
         #: The interpreter whose packages are looked at: the first on the PATH unless given.
         self.python = python
+        #: Read-only layers: stores under ours.
+        self.under = list(under)
 
     @property
     def store(self) -> str:
@@ -118,6 +121,7 @@ def checks() -> dict[str, Callable[[Patient], Iterable[Finding]]]:
         "inodes": checks_disk.inodes,
         "clock": checks_disk.clock,
         "store": checks_store.store,
+        "layers": checks_store.layers,
         "locks": checks_store.locks,
         "quarantine": checks_store.quarantine,
         "future": checks_store.future,
