@@ -1,0 +1,180 @@
+"""The key of one call: everything that its result depends on, besides the values of tensors."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import torch
+
+from ..errors import UncacheableError
+from ..keys import distributions
+from ..keys.key import Key
+from ..keys.walk import Walk
+from . import state
+from .patched import patches
+from .reasons import NotHotError
+from .structure import classes, flatten
+from .survey import Survey
+from .versions import changed_settings
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+
+#: Raised when what is in a package, or how it is called, changes.
+_VERSION = 1
+
+#: Modes of torch.compile, and what each of them sets, less the CUDA graphs that a package cannot have.
+_MODES: dict[str | None, dict[str, object]] = {
+    None: {},
+    "default": {},
+    "max-autotune": {"max_autotune": True, "coordinate_descent_tuning": True},
+    "max-autotune-no-cudagraphs": {"max_autotune": True, "coordinate_descent_tuning": True},
+}
+
+
+class Call:
+    """One call, taken apart: what ``key`` needs, and what a package is bound to."""
+
+    __slots__ = ("device", "leaves", "name", "now", "options", "ranges", "settings", "survey", "template")
+
+    def __init__(
+        self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], arguments: Mapping[str, Any]
+    ) -> None:
+        """Raises NotHotError when no complete key can be made, or a package would not be right."""
+        self.now = state.now()
+        self.settings = state.describe(self.now)
+        self.options = options_of(arguments)
+        self.leaves: list[Any] = []
+        self.template = flatten((args, kwargs), self.leaves)
+        for leaf in self.leaves:
+            _check_input(leaf)
+        state.global_hooks()
+        self.survey = Survey(target).run()
+        self.name = name_of(target)
+        tensors = [*self.survey.tensors, *self.leaves]
+        held = set(map(id, self.survey.tensors))
+        if any(id(leaf) in held for leaf in self.leaves):
+            raise NotHotError("a tensor of the model is also passed to it", "pass a view or a copy")
+        if self.settings["grad"] and any(tensor.requires_grad for tensor in tensors):
+            raise NotHotError(
+                "gradients are wanted: training runs on torch.compile's own caches",
+                "call it under torch.no_grad() or torch.inference_mode() for inference",
+            )
+        self.device = _device(tensors)
+        #: For each input, for each dimension marked as dynamic, its range.
+        self.ranges = [_marked(leaf) for leaf in self.leaves]
+        if self.device[0] != "cpu":
+            self.settings.pop("threads", None)  # compiled into code for a CPU alone
+
+    def key(self) -> Key:
+        survey = self.survey
+        modules = [type(value) for _, value in survey.nodes if isinstance(value, torch.nn.Module)]
+        try:
+            return Key(
+                "torch",
+                version=_VERSION,
+                name=self.name,
+                code=survey.digits,
+                patched=patches(dict.fromkeys(modules)),
+                tensors=[describe(tensor) for tensor in survey.tensors],
+                structure=self.template,
+                classes=[Walk(kind).digest() for kind in classes(self.template)],
+                inputs=[describe(leaf, marked) for leaf, marked in zip(self.leaves, self.ranges, strict=True)],
+                same=_pattern(self.leaves),
+                settings=self.settings,
+                environment=state.environment(),
+                config=changed_settings(),
+                options=self.options,
+                torch=distributions.owner(torch.__file__) or f"{torch.__version__} {torch.version.git_version}",
+                triton=_triton() if self.device[0] != "cpu" else "",
+                device=state.device(*self.device),
+                cpu=state.cpu(),
+            )
+        except UncacheableError as error:
+            raise NotHotError(str(error)) from None
+
+
+def name_of(target: Any) -> str:
+    """What people call it: the qualified name of a function, or of the class of a model."""
+    named = target if hasattr(target, "__qualname__") else type(target)
+    return str(named.__qualname__).rpartition("<locals>.")[2]
+
+
+def describe(tensor: Any, marked: Mapping[int, tuple[int, int]] | None = None) -> tuple[object, ...]:
+    """What a compile depends on of a tensor. The size of a dynamic dimension is its range; then it is contiguous."""
+    sizes = tuple((marked or {}).get(at, size) for at, size in enumerate(tensor.shape))
+    strides = "contiguous" if marked else tuple(tensor.stride())
+    kind = "" if type(tensor) is torch.Tensor else type(tensor).__name__
+    return sizes, strides, str(tensor.dtype), tensor.device.type, tensor.requires_grad, kind
+
+
+def options_of(arguments: Mapping[str, Any]) -> dict[str, object]:
+    """Inductor's settings for these arguments of torch.compile. Raises NotHotError for what a package cannot be."""
+    backend = arguments.get("backend", "inductor")
+    if backend != "inductor":
+        raise NotHotError(f"the backend is {backend!r}", "only Inductor makes packages")
+    if arguments.get("dynamic"):
+        raise NotHotError("dynamic=True", "mark what varies with hotstart.torch.mark_dynamic(tensor, dimension)")
+    mode = arguments.get("mode")
+    if mode not in _MODES:
+        raise NotHotError(f"mode={mode!r} needs CUDA graphs, which a package has not", 'use mode="max-autotune"')
+    found = {**_MODES[mode], **(arguments.get("options") or {})}
+    if found.pop("triton.cudagraphs", False):
+        raise NotHotError("CUDA graphs are asked for, which a package has not", "leave triton.cudagraphs out")
+    for name, value in found.items():
+        if not isinstance(value, bool | int | float | str | None):
+            raise NotHotError(f"the option {name} is a {type(value).__qualname__}", "use plain values")
+    return found
+
+
+def _check_input(tensor: Any) -> None:
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.device.type == "meta":
+        raise NotHotError(f"an input is a tensor of layout {tensor.layout} on {tensor.device.type}")
+    if tensor.is_conj() or tensor.is_neg():
+        raise NotHotError("an input is lazily conjugated or negated", "call resolve_conj() or resolve_neg()")
+
+
+def _device(tensors: list[Any]) -> tuple[str, int]:
+    """The one device that everything is on. Scalars may stay on the CPU, as everywhere in torch."""
+    found = {tensor.device for tensor in tensors if tensor.dim() or tensor.device.type != "cpu"}
+    if len(found) > 1:
+        raise NotHotError(f"tensors are on several devices ({', '.join(sorted(map(str, found)))})")
+    if not found:
+        return "cpu", -1
+    device = found.pop()
+    return device.type, -1 if device.index is None else device.index
+
+
+def _marked(tensor: Any) -> dict[int, tuple[int, int]]:
+    """The dimensions that ``mark_dynamic`` (ours or Dynamo's) marked, each with its range."""
+    found: dict[int, tuple[int, int]] = dict(getattr(tensor, "_hotstart_dynamic", None) or {})
+    for at in getattr(tensor, "_dynamo_dynamic_indices", None) or ():
+        found.setdefault(at, (2, 0))
+    for mark in getattr(tensor, "_dynamo_dynamic_range", None) or ():
+        found[mark.dim] = (max(mark.min or 2, 2), mark.max or 0)
+    if found and not tensor.is_contiguous():
+        raise NotHotError("an input with a dynamic dimension is not contiguous", "call contiguous() first")
+    return dict(sorted(found.items()))
+
+
+def _pattern(tensors: list[Any]) -> list[int]:
+    """Which of these are one and the same object: each by the first that it is."""
+    first: dict[int, int] = {}
+    return [first.setdefault(id(tensor), at) for at, tensor in enumerate(tensors)]
+
+
+def _triton() -> str:
+    """The identity of the installed Triton, which is not imported; "" where there is none."""
+    for place in sys.path:
+        path = os.path.join(place or os.getcwd(), "triton", "__init__.py")
+        if os.path.isfile(path):
+            return distributions.owner(path) or _unowned(path)
+    return ""
+
+
+def _unowned(path: str) -> str:
+    raise NotHotError(f"the Triton at {os.path.dirname(path)} belongs to no installed distribution")

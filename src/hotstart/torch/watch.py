@@ -1,0 +1,256 @@
+"""What a survey read of Python's side, remembered so that a later call can see in microseconds whether it still holds.
+
+A key is made once; then the model may be changed: a flag, a hook, a patched method, a
+global. torch.compile guards against each of these, so must we. A survey takes tens of
+milliseconds, too much for a call; but everything it read lies in some dictionary, list,
+cell or namespace. Comparing what they hold now with what they held then, by identity, is
+a few thousand pointers, and ``map`` and ``chain`` do it without running any bytecode.
+
+By identity, because 1 == True == 1.0. An equal value that is another object costs a new
+survey, and the key then says that nothing has changed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from itertools import chain
+from operator import is_
+from types import FunctionType, ModuleType
+
+import torch
+
+from ..keys import installed
+from ..keys.bytecode import facts_of
+from .reasons import NotHotError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..keys.references import Chain, Root
+    from .survey import Survey
+
+#: What every module has; all but ``training`` are containers that are filled, not replaced.
+_STANDARD = frozenset(vars(torch.nn.Module()))
+_FILLED = tuple(name for name, value in vars(torch.nn.Module()).items() if isinstance(value, dict))
+#: Of these, what a call goes through. Hooks of the backward pass and of state_dict do not run in one without gradients.
+_CALLED = ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks")
+
+#: An array of NumPy has no version: its content is compared, up to this many bytes.
+_ARRAY_LIMIT = 4096
+
+
+class Watch:
+    """``same()``: whether everything that was read when this was made is still there."""
+
+    __slots__ = (
+        *("_arrays", "_cells", "_containers", "_empty", "_functions", "_lengths", "_names", "_namespaces", "_sets"),
+        *("_snapshot", "_tensors", "_variables", "_views", "_was"),
+    )
+
+    def __init__(self, survey: Survey) -> None:
+        self._containers: list[Any] = []
+        self._empty: list[Any] = []
+        self._views: list[Any] = []
+        self._namespaces: list[dict[str, Any]] = []
+        self._names: list[Any] = []
+        self._cells: list[Any] = []
+        self._functions: list[FunctionType] = []
+        self._sets: list[tuple[Any, Any]] = []
+        self._variables: list[str] = []
+        self._arrays: list[tuple[Any, bytes]] = []
+        self._tensors = list(survey.constants)
+        self._collect(survey)
+        views = {id(view): view for view in self._views}
+        self._views = list(views.values())
+        self._containers += self._views
+        self._lengths = list(map(len, self._containers))
+        self._snapshot = list(chain.from_iterable(self._views))
+        pairs = {(id(d), name): (d, name) for d, name in zip(self._namespaces, self._names, strict=True)}
+        self._namespaces = [namespace for namespace, _ in pairs.values()]
+        self._names = [name for _, name in pairs.values()]
+        self._was = self._others()
+
+    def same(self) -> bool:
+        try:
+            was = self._was
+            return (
+                not any(self._empty)
+                and list(map(len, self._containers)) == self._lengths
+                and all(map(is_, chain.from_iterable(self._views), self._snapshot))
+                and all(map(is_, map(dict.get, self._namespaces, self._names), was[0]))
+                and (not self._functions or self._of_functions() == was[1])
+                and (not self._cells or all(map(is_, self._of_cells(), was[2])))
+                and (not self._tensors or self._of_tensors() == was[3])
+                and (not self._variables or [os.environ.get(name) for name in self._variables] == was[4])
+                and all(value == held for value, held in self._sets)
+                and all(array.tobytes() == held for array, held in self._arrays)
+            )
+        except (RuntimeError, ValueError, AttributeError):
+            return False  # a dict that another thread is changing, a cell that was emptied
+
+    def _others(self) -> tuple[Any, ...]:
+        return (
+            list(map(dict.get, self._namespaces, self._names)),
+            self._of_functions(),
+            self._of_cells(),
+            self._of_tensors(),
+            [os.environ.get(name) for name in self._variables],
+        )
+
+    def _of_functions(self) -> list[Any]:
+        # Tuples of ids: defaults may hold tensors, which do not compare.
+        return [(id(f.__code__), id(f.__defaults__), id(f.__kwdefaults__)) for f in self._functions]
+
+    def _of_cells(self) -> list[Any]:
+        return [cell.cell_contents for cell in self._cells]
+
+    def _of_tensors(self) -> list[Any]:
+        return [(tensor._version, tensor.data_ptr()) for tensor in self._tensors]
+
+    # -- what to look at ----------------------------------------------------------
+
+    def _collect(self, survey: Survey) -> None:
+        for tensor in survey.constants:
+            if tensor.is_inference():
+                raise NotHotError(
+                    "a tensor in a closure or global was made in inference mode: its changes are not seen"
+                )
+        known = set()
+        for _, value in survey.nodes:
+            if isinstance(value, torch.nn.Module):
+                known |= self._module(value)
+        for number, (record, value) in enumerate(survey.nodes):
+            parent = survey.parents[number][0]
+            if id(value) in known or (parent >= 0 and _is_copy(survey.nodes[parent][0])):
+                continue
+            self._node(record, value)
+        for cls in _classes(survey):
+            self._views.append(vars(cls).values())
+        self._views.append(vars(torch.nn.functional).values())
+
+    def _module(self, module: Any) -> set[int]:
+        state = module.__dict__
+        self._containers.append(state)
+        own = [name for name in state if name not in _STANDARD]
+        for name in (*own, "training"):
+            self._pair(state, name)
+        for name in _CALLED:
+            held = state.get(name)
+            if not isinstance(held, dict):
+                self._pair(state, name)
+            elif name in ("_parameters", "_buffers"):
+                # Tensors are compared on their own, at every call; a None here may become one.
+                (self._containers if held else self._empty).append(held)
+                for key, item in held.items():
+                    if item is None:
+                        self._pair(held, key)
+            elif held:
+                self._views += (held.values(), held.keys())
+            else:
+                self._empty.append(held)
+        return {id(module), *[id(state[name]) for name in _FILLED if name in state]}
+
+    def _node(self, record: Any, value: Any) -> None:
+        kind = type(value)
+        if kind is FunctionType:
+            self._function(value)
+        elif isinstance(value, dict):
+            self._views += (value.values(), value.keys())
+        elif isinstance(value, list) or kind.__name__ == "deque":
+            self._views.append(value)
+        elif isinstance(value, set):
+            self._sets.append((value, frozenset(value)))
+        elif isinstance(value, type):
+            self._views.append(vars(value).values())
+        elif isinstance(value, bytearray) or kind.__name__ == "ndarray":
+            content = bytes(value) if isinstance(value, bytearray) else value.tobytes()
+            if len(content) > _ARRAY_LIMIT:
+                raise NotHotError(
+                    f"a {kind.__name__} of {len(content)} bytes is read", "make it a tensor of the module"
+                )
+            if kind.__name__ == "ndarray":
+                self._arrays.append((value, content))
+            else:
+                self._sets.append((value, content))
+        elif isinstance(value, ModuleType):
+            self._views.append(vars(value).values())
+        elif not isinstance(value, tuple | torch.Tensor):
+            self._instance(value)
+
+    def _instance(self, value: Any) -> None:
+        state = getattr(value, "__dict__", None)
+        if isinstance(state, dict):
+            self._views += (state.values(), state.keys())
+        for base in type(value).__mro__:
+            slots = vars(base).get("__slots__")
+            if slots and not _is_library(base):
+                raise NotHotError(
+                    f"an object with slots ({type(value).__qualname__}) is read: its changes are not seen",
+                    "use an ordinary class or dataclass",
+                )
+
+    def _function(self, function: FunctionType) -> None:
+        self._functions.append(function)
+        for cell in function.__closure__ or ():
+            try:
+                cell.cell_contents  # noqa: B018  # an empty cell has nothing to compare
+            except ValueError:
+                raise NotHotError(f"{function.__qualname__} closes over a name that is not bound yet") from None
+            self._cells.append(cell)
+        if function.__dict__:
+            self._views.append(function.__dict__.values())
+        if installed.home(function) is not None:
+            return
+        facts = facts_of(function.__code__)
+        for root, attributes, label in facts.refs:
+            self._reference(function, root, attributes)
+            for asked in facts.asked.get(label, ()):
+                if asked is not None and asked[0] == "const":
+                    self._variables.append(asked[1])
+                elif asked is not None:
+                    self._pair(function.__globals__, asked[1])
+                    self._variables.append(str(function.__globals__.get(asked[1])))
+
+    def _reference(self, function: FunctionType, root: Root, attributes: Chain) -> None:
+        namespace = function.__globals__
+        if isinstance(root, str):
+            self._pair(namespace, root)
+            value = namespace.get(root)
+        else:
+            name = root[1].partition(".")[0] if root[3] else root[1]
+            if root[2]:
+                return  # a relative import inside a function: the module is watched through what is read of it
+            self._pair(sys.modules, name)
+            value = sys.modules.get(name)
+        for attribute in attributes:
+            if not isinstance(value, ModuleType):
+                return
+            self._pair(vars(value), attribute)
+            value = vars(value).get(attribute)
+
+    def _pair(self, namespace: dict[str, Any], name: Any) -> None:
+        self._namespaces.append(namespace)
+        self._names.append(name)
+
+
+def _is_copy(record: Any) -> bool:
+    """Whether what is below this node is not the thing itself but what a handler made of it."""
+    return "_handled.<locals>" in getattr(record, "__qualname__", "")
+
+
+def _is_library(cls: type) -> bool:
+    try:
+        return installed.token(cls) is not None
+    except Exception:
+        return True  # refused for what it does, which only a library's class can be
+
+
+def _classes(survey: Survey) -> list[type]:
+    """The library's classes of modules that the survey met, and their bases."""
+    found: dict[type, None] = {}
+    for cls in survey.foreign:
+        if issubclass(cls, torch.nn.Module):
+            found.update(dict.fromkeys(base for base in cls.__mro__ if base is not object))
+    return list(found)
