@@ -355,6 +355,39 @@ def test_why_without_a_run_says_how_to_get_one(call: Call) -> None:
     assert err == "hotstart: why: no run of 'serve' is recorded; runs are recorded by: hotstart run COMMAND\n"
 
 
+def noted(home: Path, *events: dict[str, object]) -> None:
+    (home / "torch").mkdir(parents=True, exist_ok=True)
+    with (home / "torch" / "record.jsonl").open("a") as file:
+        for event in events:
+            file.write(
+                json.dumps({"time": time.time(), "pid": 1, "key": "", "reason": "", "advice": "", **event}) + "\n"
+            )
+        file.write('{"cut')
+
+
+def test_models_that_do_not_start_hot_are_explained(call: Call, home: Path) -> None:
+    """The form is ``hotstart.torch``'s own, which ``tests/torch`` writes for real."""
+    noted(
+        home,
+        {"event": "plain", "name": "GPT", "reason": "it breaks the graph", "advice": "remove the print in forward"},
+        {"event": "hit", "name": "resnet"},
+        {"event": "published", "name": "MLP", "seconds": 12.0},
+        {"event": "nonsense", "name": "?"},
+    )
+    status, out, _ = call("why")
+    assert (status, out) == (
+        0,
+        "GPT: runs as plain torch.compile: it breaks the graph; remove the print in forward\n"
+        "resnet: started hot\n"
+        "MLP: its package was built and verified in 12 s\n",
+    )
+    a_run(home)
+    assert "GPT: runs as plain torch.compile" in call("why")[1]
+    assert json.loads(call("stats", "--json")[1])["models"]["plain"] == 1
+    assert "hotstart.torch.compile: 1 hit, 1 published, 1 plain\n" in call("stats")[1]
+    assert 'hotstart_models_total{event="plain"} 1' in call("stats", "--prometheus")[1]
+
+
 def test_the_record_of_a_run_as_json(home: Path) -> None:
     program = (
         "import os; d = os.environ['JAX_COMPILATION_CACHE_DIR']; os.makedirs(d); open(d + '/f-cache', 'w').write('x')"

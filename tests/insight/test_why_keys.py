@@ -160,6 +160,31 @@ def test_every_kind_of_field_in_words(
     assert list(answer["changed"].values()) == [said]
 
 
+D = "0123456789abcdef" * 2
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ({"torch": f"torch 2.12.1 {D}"}, {"torch": f"torch 2.13.0 {D}"}, "torch 2.12.1 → 2.13.0"),
+        ({"torch": f"torch 2.13.0 {D}"}, {"torch": f"torch 2.13.0 {D[::-1]}"}, "torch 2.13.0 is another build"),
+        ({"settings": {"threads": 2}}, {"settings": {"threads": 1}}, "settings: threads 2 → 1"),
+        ({"code": D}, {"code": D[::-1]}, "the model's code, or what it calls, was edited"),
+        (
+            {"tensors": [("proj.weight", (8, 8), "float32")] * 9},
+            {"tensors": [("out.weight", (8, 8), "float32")] * 9},
+            "parameters or buffers have other names, shapes, types or devices",
+        ),
+        ({"cpu": "avx2"}, {"cpu": "avx512"}, "cpu avx2 → avx512"),
+    ],
+)
+def test_models_in_words(cache: hotstart.Cache, before: dict[str, object], after: dict[str, object], said: str) -> None:
+    """Fields as ``hotstart.torch`` writes them."""
+    cache.put(hotstart.Key("torch", name="GPT", **before), {"x": b"1"})
+    answer = explain_key(cache.disk, hotstart.Key("torch", name="GPT", **after))
+    assert [text.partition(" (")[0] for text in answer["changed"].values()] == [said]
+
+
 def test_a_helper_two_calls_away_is_named_as_the_function(cache: hotstart.Cache) -> None:
     scope: dict[str, Any] = {}
 

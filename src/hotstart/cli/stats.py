@@ -6,6 +6,10 @@ from .options import Parser, configured, open_store
 from .output import paint, print_json, say, table
 from .progress import Progress
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 
 def main(arguments: list[str]) -> int:
     parser = Parser(
@@ -33,16 +37,22 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _show(numbers: dict[str, object]) -> None:
-    from typing import Any
-
-    from ..insight import words
-
-    found: Any = numbers
+def _show(found: dict[str, Any]) -> None:
     rows = found["frameworks"]
-    if not rows:
+    noted = {event: number for event, number in found["models"].items() if number}
+    if not rows and not noted:
         say("Nothing has been stored or counted yet; begin with: hotstart run COMMAND")
         return
+    if rows:
+        _show_frameworks(found)
+    if noted:
+        say(f"hotstart.torch.compile: {', '.join(f'{number:,} {event}' for event, number in noted.items())}")
+
+
+def _show_frameworks(found: dict[str, Any]) -> None:
+    from ..insight import words
+
+    rows = found["frameworks"]
     body = [_row(name, row) for name, row in rows.items()]
     if len(rows) > 1:
         sums = {label: sum(row[label] for row in rows.values()) for label in next(iter(rows.values()))}

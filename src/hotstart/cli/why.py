@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ..store.local import LocalStore
 
 _SHOWN_UNITS = 5
+_SHOWN_MODELS = 20
 
 
 def main(arguments: list[str]) -> int:
@@ -36,10 +37,13 @@ def main(arguments: list[str]) -> int:
 
 
 def _of_run(home: str, store: LocalStore | None, options: Any) -> int:
+    from ..insight import models
     from ..insight.why import explain_run
     from ..launch import records
 
     found = records.last(home, options.name)
+    if not found and options.name is None and (noted := models.events(home)):
+        return _of_models(models.latest(noted)[-_SHOWN_MODELS:], options)
     if not found:
         whose = f" of {options.name!r}" if options.name else ""
         raise HotstartError(f"why: no run{whose} is recorded; runs are recorded by: hotstart run COMMAND")
@@ -48,6 +52,23 @@ def _of_run(home: str, store: LocalStore | None, options: Any) -> int:
         report["damaged_records"] = found.damaged
     _show(report, options)
     return 0
+
+
+def _of_models(noted: list[dict[str, Any]], options: Any) -> int:
+    """Programs that use ``hotstart.torch.compile`` without ``hotstart run``."""
+    if options.json:
+        print_json({"models": noted})
+    else:
+        _show_models(noted)
+    return 0
+
+
+def _show_models(noted: list[dict[str, Any]]) -> None:
+    from ..insight.models import sentence
+
+    for event in noted:
+        style = "green" if event["event"] in ("hit", "published", "handed") else "yellow"
+        say(f"{paint(str(event.get('name') or '?'), style)}: {sentence(event)}")
 
 
 def _of(what: str, home: str, store: LocalStore | None, options: Any) -> int:
@@ -90,11 +111,14 @@ def _show(report: dict[str, Any], options: Any) -> None:
     for answer in report["entries"] if options.long else report["entries"][:_SHOWN_UNITS]:
         say()
         _show_entry(answer)
+    if report["models"]:
+        say()
+        _show_models(report["models"])
     more = report["entries_left_out"] + (0 if options.long else max(0, len(report["entries"]) - _SHOWN_UNITS))
     if more:
         say()
         say(f"and {words.count(more, 'more entry', 'more entries')}; hotstart why --long, or --json")
-    if not used and not report["entries"]:
+    if not used and not report["entries"] and not report["models"]:
         say()
         say("No framework compiled or loaded anything in this run.")
     for answer in report["frameworks"]:

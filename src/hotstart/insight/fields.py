@@ -38,24 +38,39 @@ _TEXTS = {
     "memory": "a header given in memory was changed",
     "toolchain": "the compiler is another: its release, its files, or a variable that it reads",
     "options_hash": "options were changed",
-    "triton": "Triton's own key changed: kernel source, signature, options, Triton or ptxas",
+}
+
+#: The same for fields that mean something only in keys of one kind.
+_TEXTS_OF = {
+    ("triton", "triton"): "Triton's own key changed: kernel source, signature, options, Triton or ptxas",
+    ("torch", "code"): "the model's code, or what it calls, was edited",
+    ("torch", "patched"): "a method or function of a library was replaced",
+    ("torch", "tensors"): "parameters or buffers have other names, shapes, types or devices",
+    ("torch", "inputs"): "inputs have other shapes, strides, types or devices",
+    ("torch", "structure"): "arguments are nested in another way, or other values were passed",
+    ("torch", "classes"): "a class among the arguments was edited",
+    ("torch", "same"): "other arguments are one and the same tensor",
+    ("torch", "settings"): "grad mode, autocast, precision, threads or another setting of torch differs",
+    ("torch", "environment"): "a TORCH* variable differs",
+    ("torch", "config"): "Inductor's configuration differs",
+    ("torch", "options"): "mode or options of torch.compile differ",
 }
 
 _ABSENT = object()
 
 
-def difference(old: Fields, new: Fields) -> dict[str, str]:
+def difference(old: Fields, new: Fields, kind: str = "") -> dict[str, str]:
     """For each field that differs a sentence; the name of the field is the key."""
-    return _compare(old, new)[0]
+    return _compare(old, new, kind)[0]
 
 
-def _compare(old: Fields, new: Fields) -> tuple[dict[str, str], int]:
+def _compare(old: Fields, new: Fields, kind: str) -> tuple[dict[str, str], int]:
     """The sentences, and how many things differ: two options are further away than one."""
     found, weight = {}, 0
     for label in sorted({*old, *new}):
         was, now = old.get(label), new.get(label)
         if was != now:
-            found[label], parts = _sentence(label, was, now)
+            found[label], parts = _sentence(kind, label, was, now)
             weight += parts
     if "memory" in found:
         found.pop("headers", None)  # they are part of what it includes, and named themselves
@@ -64,7 +79,7 @@ def _compare(old: Fields, new: Fields) -> tuple[dict[str, str], int]:
     return found, weight
 
 
-def _sentence(label: str, was: bytes | None, now: bytes | None) -> tuple[str, int]:
+def _sentence(kind: str, label: str, was: bytes | None, now: bytes | None) -> tuple[str, int]:
     before, after = _value(was), _value(now)
     if label == "toolchain" and isinstance(before, tuple) and isinstance(after, tuple) and before[1] != after[1]:
         return f"{before[0]} {before[1]} → {after[1]}", 1
@@ -74,9 +89,20 @@ def _sentence(label: str, was: bytes | None, now: bytes | None) -> tuple[str, in
             return _items(label, pairs[0], pairs[1])
         if isinstance(before, (list, tuple)) and isinstance(after, (list, tuple)):
             return _members(label, before, after)
-    if label in _TEXTS and was is not None and now is not None:
-        return _TEXTS[label] + _lengths(was, now), 1
+    text = _TEXTS_OF.get((kind, label)) or _TEXTS.get(label)
+    if text and was is not None and now is not None:
+        return text + _lengths(was, now), 1
+    if isinstance(before, str) and isinstance(after, str):
+        return _strings(label, before, after), 1
     return f"{label} {_shown(was)} → {_shown(now)}", 1
+
+
+def _strings(label: str, before: str, after: str) -> str:
+    """Two strings; of the identity of a distribution (name, version, digest) the version is enough."""
+    was, now = (value.removeprefix(f"{label} ").split(" ") for value in (before, after))
+    if len(was) == len(now) == 2 and all(len(words[1]) >= 32 for words in (was, now)):
+        return f"{label} {was[0]} is another build" if was[0] == now[0] else f"{label} {was[0]} → {now[0]}"
+    return f"{label} {_plain(before)} → {_plain(after)}"
 
 
 def _value(token: bytes | None) -> Any:
@@ -180,7 +206,7 @@ def nearest(
         other = store.upkeep.fields(digest)
         if other is None:
             continue
-        differing, weight = _compare(other, fields)
+        differing, weight = _compare(other, fields, kind)
         if best is None or weight < least:
             best, least = (digest, differing), weight
     return best

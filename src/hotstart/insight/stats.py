@@ -9,7 +9,7 @@ did with the Python API outside ``hotstart run`` is in its own ``Cache.stats()``
 from __future__ import annotations
 
 from ..launch import state, totals
-from . import listing
+from . import listing, models
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ def gather(home: str, root: str, store: LocalStore | None, step: Callable[[], No
             "max_size": store.max_size if store is not None else 0,
             "quarantined": _quarantined(store),
         },
+        "models": models.counted(home),
         "directories": {"bytes": directories.bytes if directories is not None else 0},
     }
 
@@ -87,6 +88,11 @@ def prometheus(numbers: dict[str, Any]) -> str:
             f'{name}{{framework="{_escaped(row)}"}} {_number(found[column])}'
             for row, found in numbers["frameworks"].items()
         ]
+    lines += [
+        "# HELP hotstart_models_total Models and functions under hotstart.torch.compile, by what happened.",
+        "# TYPE hotstart_models_total counter",
+        *(f'hotstart_models_total{{event="{event}"}} {number}' for event, number in numbers["models"].items()),
+    ]
     for name, kind, text, value in (
         ("hotstart_runs_total", "counter", "Runs under hotstart run that came to their end.", numbers["runs"]),
         ("hotstart_store_bytes", "gauge", "Bytes in the store.", numbers["store"]["bytes"]),

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from ..launch import records
 from ..store import files
-from . import changes, fields
+from . import changes, fields, models
 from .bearing import LIKELY, UNRELATED
 
 TYPE_CHECKING = False
@@ -55,10 +55,19 @@ def explain_run(home: str, record: Record, store: LocalStore | None = None) -> R
         ],
         "entries": [],
         "entries_left_out": 0,
+        "models": _models(home, record),
     }
     if store is not None and record.get("started"):
         _explain_entries(report, record, store)
     return report
+
+
+def _models(home: str, record: Record) -> list[Record]:
+    """What ``hotstart.torch.compile`` did in this run, and helpers that it started."""
+    start = record.get("started")
+    if not start:
+        return []
+    return models.during(home, start, start + float(record.get("seconds") or 0.0) + 1.0)
 
 
 def _is_earlier(other: Record, record: Record) -> bool:
