@@ -102,11 +102,12 @@ class Cache:
         }
         self.path = os.fspath(path) if path is not None else None
         self.wait = wait
-        self._counters = Counters()
+        #: What ``stats`` shows; parts of hotstart that use the cache count here too.
+        self.counters = Counters()
         self._disk = (
             LocalStore(
                 self.path,
-                self._counters,
+                self.counters,
                 max_size=max_size,
                 policy=policy,
                 ttl=ttl,
@@ -116,7 +117,7 @@ class Cache:
             if self.path is not None
             else None
         )
-        self._layers = [LocalStore(layer, self._counters, ttl=ttl, read_only=True, tier="layer") for layer in layers]
+        self._layers = [LocalStore(layer, self.counters, ttl=ttl, read_only=True, tier="layer") for layer in layers]
         self._memory = Memory(memory, told=self._disk.touch if self._disk else None)
         self._recall = self._memory.get if self._memory.max_bytes else None
         if self._disk is not None:
@@ -138,7 +139,7 @@ class Cache:
                 return entry  # type: ignore[no-any-return]
         entry = self._get_far(key.digest)
         if entry is None:
-            self._counters.miss()
+            self.counters.miss()
         return entry
 
     def _get_far(self, digest: str) -> Entry | None:
@@ -190,7 +191,7 @@ class Cache:
         entry = self.get(key)
         if entry is not None:
             return entry
-        flights = self._flight()
+        flights = self.flights()
         digest = key.digest
         deadline = time.monotonic() + self.wait
         while digest not in flights.held():
@@ -202,8 +203,8 @@ class Cache:
             if flight.error is not None:
                 raise flight.error
             if flight.entry is not None:
-                self._counters.add("hit.flight")
-                self._counters.add("seconds_saved", flight.entry.cost)
+                self.counters.add("hit.flight")
+                self.counters.add("seconds_saved", flight.entry.cost)
                 return flight.entry
             # The leader was interrupted (Ctrl-C, a dying thread): somebody else leads now.
         return self._compile(key, compile, meta)[0]
@@ -221,7 +222,7 @@ class Cache:
         from .store.flight import begin
 
         deadline = time.monotonic() + (self.wait if wait is None else wait)
-        return begin(self._flight(), key, self._look_again, self._keep, deadline)
+        return begin(self.flights(), key, self._look_again, self._keep, deadline)
 
     # -- compiling --------------------------------------------------------------
 
@@ -283,10 +284,10 @@ class Cache:
     ) -> tuple[Entry, bool]:
         """What a compile made, stored if that can be; the entry is good either way."""
         draft = self._draft(key, artifacts, meta, cost)
-        self._counters.add("compiled")
-        self._counters.add("seconds_compiling", cost)
+        self.counters.add("compiled")
+        self.counters.add("seconds_compiling", cost)
         if not store:
-            self._counters.add("refused.withheld")
+            self.counters.add("refused.withheld")
             return draft.entry("compiled"), False
         return draft.entry("compiled"), self._store(draft)
 
@@ -303,7 +304,7 @@ class Cache:
         if self._memory.max_bytes and self._remember(draft.entry("memory")) and self._disk is None:
             stored = True
         if stored:
-            self._counters.put()
+            self.counters.put()
         return stored
 
     def _promote(self, entry: Entry) -> None:
@@ -322,14 +323,15 @@ class Cache:
         entry = self._memory.get(digest)
         return self._get_far(digest) if entry is MISSING else entry
 
-    def _flight(self) -> Flights:
+    def flights(self) -> Flights:
+        """Who compiles what at this moment, for parts of hotstart that have steps of their own."""
         with self._starting:  # two threads with flights of their own would both compile
             if self._flights is None:
                 from .store.flight import Flights
 
                 on_disk = self._disk is not None and not self._disk.unwritable
                 directory = f"{self._disk.root}/flights" if on_disk and self._disk is not None else None
-                self._flights = Flights(directory, self._counters)
+                self._flights = Flights(directory, self.counters)
             return self._flights
 
     # -- looking after it ---------------------------------------------------------
@@ -338,6 +340,10 @@ class Cache:
     def disk(self) -> LocalStore | None:
         """The tier on disk, for parts of hotstart that keep files beside it; None for a cache in memory alone."""
         return self._disk
+
+    def get_stored(self, key: Key) -> Entry | None:
+        """The entry as others see it, past the memory tier; as ``get`` in all else, but no miss is counted."""
+        return self._get_far(key.digest) if self._disk is not None else self.get(key)
 
     def explain(self, key: Key) -> Explanation:
         """Which fields differ from the nearest entry of the same kind and name; ``str()`` of it is a sentence."""
@@ -430,7 +436,7 @@ class Cache:
         """What this object did and what the store holds; docs/counters.md explains each number."""
         from .store.statistics import summarise
 
-        return summarise(self._counters, self._memory, self._disk, self._layers)
+        return summarise(self.counters, self._memory, self._disk, self._layers)
 
     def __len__(self) -> int:
         return self._disk.totals()[0] if self._disk is not None else len(self._memory)
@@ -461,7 +467,7 @@ class Cache:
 
     def _after_fork(self) -> None:
         self._starting = allocate_lock()
-        self._counters.after_fork()
+        self.counters.after_fork()
         self._memory.after_fork()
         if self._flights is not None:
             self._flights.after_fork()

@@ -324,7 +324,7 @@ def test_while_the_exception_is_kept_others_wait_no_longer_than_the_bound(
         cache = use(store)
         with pytest.raises(CompilationError):
             compile_broken()
-        return int(cache._counters.snapshot().get("flight.gave_up", 0))
+        return int(cache.counters.snapshot().get("flight.gave_up", 0))
 
     assert fork(again).result(30) == 1
     del kept

@@ -240,3 +240,20 @@ def test_dimensions_that_are_syntax_trees_are_symbols_and_expressions() -> None:
     assert key(Tensor((Tree("s"),))) != key(Tensor((Tree("s", upper_bound=64),)))
     assert key(Tensor((Tree("s"),))) != key(Tensor((Tree("x_meta_prefix_s"),)))
     assert key(Tensor((Tree("4"),))) == key(Tensor((4,)))
+
+
+def test_an_expression_of_an_unknown_kind_is_refused_and_not_taken_for_a_symbol() -> None:
+    class Dimension:
+        def __init__(self, text: str) -> None:
+            self.text = text
+
+        def __add__(self, other: object) -> Dimension:
+            return Dimension(f"{self.text} + {other}")
+
+        def __str__(self) -> str:
+            return self.text
+
+    h, r = Dimension("h"), Dimension("r")
+    assert key(Tensor((h, r))) == key(Tensor((r, h)))
+    with pytest.raises(UncacheableError, match="expression of a kind that is not known: Dimension"):
+        tensor_signature(Tensor((h, r, h + r)))

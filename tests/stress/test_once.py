@@ -178,7 +178,7 @@ def test_a_key_nested_in_itself_compiles(tmp_path: Path) -> None:
 
 def wait_for_waiters(cache: Cache, n: int, count: int) -> None:
     """Until so many threads of this process wait for the flight of a key."""
-    flight = cache._flight()._flying[key(n).digest]
+    flight = cache.flights()._flying[key(n).digest]
     for _ in range(6000):
         if len(flight.done._cond._waiters) >= count:  # type: ignore[attr-defined]
             return

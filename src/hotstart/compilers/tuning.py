@@ -171,7 +171,7 @@ class TuningCache:
     # -- tuning ------------------------------------------------------------------------
 
     def _tune(self, question: _Question, measure: Callable[[Any], float], retry_failed: bool) -> Tuning:
-        flights = self._cache._flight()
+        flights = self._cache.flights()
         turn = question.turn
         deadline = time.monotonic() + self._cache.wait
         while turn not in flights.held():
@@ -252,13 +252,13 @@ class TuningCache:
         ``fresh`` looks past the memory tier, which other processes do not see.
         """
         cache = self._cache
-        entry = cache._get_far(key.digest) if fresh and cache.disk is not None else cache.get(key)
+        entry = cache.get_stored(key) if fresh else cache.get(key)
         if entry is None:
             return None
         try:
             known.read(entry["timings"])
         except (ValueError, KeyError):
-            cache._counters.add("tuning.unreadable")  # somebody else's idea of this kind
+            cache.counters.add("tuning.unreadable")  # somebody else's idea of this kind
             return None
         return entry.cost
 
@@ -269,7 +269,7 @@ class TuningCache:
             unstored = self._unstored.pop(digest, None)
             if unstored is not None:
                 new.merge(unstored)
-            flights: Flights = self._cache._flight()
+            flights: Flights = self._cache.flights()
             lock = flights.lock(_token("merge", digest), time.monotonic() + wait, True)
             stored = False
             try:
@@ -294,7 +294,7 @@ class TuningCache:
         try:
             return not disk.contains(digest)
         except OSError as error:
-            self._cache._counters.error("tuning", error)
+            self._cache.counters.error("tuning", error)
             return False
 
     # -- files -------------------------------------------------------------------------
@@ -336,7 +336,7 @@ class TuningCache:
                 try:
                     found[digest] = Timings.stored(entry)
                 except (ValueError, KeyError):
-                    self._cache._counters.add("tuning.unreadable")
+                    self._cache.counters.add("tuning.unreadable")
         for digest, timings in list(self._unstored.items()):
             if digest in found:
                 found[digest].merge(timings)

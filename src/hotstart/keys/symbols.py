@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from ..errors import UncacheableError
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import ast
@@ -38,6 +40,9 @@ class Symbols:
         tree = getattr(size, "_node", None)
         if tree is not None and type(tree).__module__ == "ast":
             return self._tree(tree)
+        if hasattr(type(size), "__add__") and not _is_named(size):
+            # Taken for a symbol, h - r + 1 would be the same as h + r.
+            raise UncacheableError(f"a dimension is an expression of a kind that is not known: {type(size).__name__}")
         return self._symbol(self._identity(size), size)
 
     def _symbol(self, key: object, symbol: Any) -> tuple[Any, ...]:
@@ -94,3 +99,9 @@ class Symbols:
         if isinstance(part, list):
             return tuple(self._part(item) for item in part)
         return self._tree(part) if type(part).__module__ == "ast" else part
+
+
+def _is_named(symbol: Any) -> bool:
+    """Whether something that can be calculated with is a name, and not what came of calculating."""
+    name = getattr(symbol, "name", None)
+    return str(name if isinstance(name, str) else symbol).isidentifier()
