@@ -9,6 +9,7 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from . import compilers as compilers
+    from . import torch as torch
     from .cache import Cache as Cache
     from .cache import Compiled as Compiled
     from .cache import open as open
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from .keys.project import project_fingerprint as project_fingerprint
     from .keys.tensors import hash_value as hash_value
     from .keys.tensors import tensor_signature as tensor_signature
+    from .launch.init import init as init
     from .store.content import ContentStore as ContentStore
     from .store.entry import Entry as Entry
 
@@ -50,7 +52,9 @@ _HOMES = {
     "hash_value": "keys.tensors",
     "tensor_signature": "keys.tensors",
     "memoize_handle": "compilers.memoize",
+    "init": "launch.init",
     "compilers": "",
+    "torch": "",
     "HotstartError": "errors",
     "CompileError": "errors",
     "UsageError": "errors",
