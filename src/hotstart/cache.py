@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import time
 from _thread import allocate_lock
-from weakref import WeakSet
 
 from . import __version__
 from .errors import UsageError
 from .keys.key import Key
+from .lifetime import keep_track
 from .store.counters import Counters
 from .store.entry import Draft, Entry, encode_plain
 from .store.local import LocalStore
@@ -125,7 +124,7 @@ class Cache:
         self._ttl_ns = int(ttl * 1e9) if ttl is not None else 0
         self._flights: Flights | None = None
         self._starting = allocate_lock()
-        _open_caches.add(self)
+        keep_track(self)
 
     # -- the three --------------------------------------------------------------
 
@@ -465,7 +464,16 @@ class Cache:
     def __repr__(self) -> str:
         return f"<Cache {self.path or 'in memory'}>"
 
-    def _after_fork(self) -> None:
+    def before_fork(self) -> None:
+        """Let turns of other threads end: a child made in the middle of one has half of it."""
+        if self._disk is not None:
+            self._disk.ledger.before_fork()
+
+    def after_fork_in_parent(self) -> None:
+        if self._disk is not None:
+            self._disk.ledger.after_fork_in_parent()
+
+    def after_fork_in_child(self) -> None:
         self._starting = allocate_lock()
         self.counters.after_fork()
         self._memory.after_fork()
@@ -503,45 +511,6 @@ def _provenance() -> bytes:
             about["machine"] = os.uname().machine
         _encoded_provenance = encode_plain("provenance", about)
     return _encoded_provenance
-
-
-_open_caches: WeakSet[Cache] = WeakSet()
-
-
-def _all_open() -> list[Cache]:
-    while True:
-        try:
-            return list(_open_caches)
-        except RuntimeError:
-            continue  # another thread opened one meanwhile
-
-
-def _before_fork() -> None:
-    for cache in _all_open():
-        if cache._disk is not None:
-            cache._disk.ledger.before_fork()
-
-
-def _after_fork_in_parent() -> None:
-    for cache in _all_open():
-        if cache._disk is not None:
-            cache._disk.ledger.after_fork_in_parent()
-
-
-def _after_fork_in_child() -> None:
-    for cache in _all_open():
-        cache._after_fork()
-
-
-def _at_exit() -> None:
-    for cache in _all_open():
-        cache.close()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
-
-atexit.register(_at_exit)
 
 
 _shared: Cache | None = None
