@@ -1,7 +1,9 @@
 """An entry on the wire: all of it in one piece, so that it is there or not, and one round trip brings it.
 
-    body     header-length:u32 header artifacts
-    header   canonical mapping: about (up to the provenance), provenance, cost, created, names, sizes
+    body     head kind name about provenance row* artifacts
+    head     created:u64 cost:f64 and the lengths of kind:u16 name:u16 about:u32 provenance:u32, rows:u32
+    about    what the entry says of itself, up to its provenance, which is kept apart
+    row      name-length:u16 size:u64 name
     packed   the body as it is (encoding 0) or one zstd frame of it (encoding 1)
 
 Data only: nothing in it is run or is a path. What comes from outside is bounded before
@@ -28,7 +30,9 @@ RAW, ZSTD = 0, 1
 #: An entry larger than this is neither published nor taken.
 LARGEST_ENTRY = 1 << 30
 
-_LENGTH = struct.Struct("<I")
+_HEAD = struct.Struct("<QdHHIII")
+_ROW = struct.Struct("<HQ")
+_MOST_ROWS = 100_000
 
 #: Compressing what is shorter, or what shrinks by less, costs more than it saves.
 _WORTH_FROM = 512
@@ -38,7 +42,6 @@ _LEVEL = 3
 #: How the provenance of what came from a remote says so.
 SIGNER, SCOPE = "signer", "scope"
 
-_HEADER = {"about": bytes, "provenance": bytes, "cost": float, "created": int, "names": tuple, "sizes": tuple}
 _ABOUT = {"meta": dict, "kind": str, "name": str, "fields": dict, "provenance": dict}
 
 
@@ -48,18 +51,17 @@ def pack_entry(entry: Entry) -> tuple[bytes, int, int]:
     about = entry.about()
     if not about.endswith(provenance):
         raise ValueError("the provenance does not come last")
+    about = about[: -len(provenance)]
+    kind, name = _raw(entry.kind), _raw(entry.name)
     items = entry.items()
-    header = encode(
-        {
-            "about": about[: -len(provenance)],
-            "provenance": provenance,
-            "cost": entry.cost,
-            "created": entry.created,
-            "names": tuple(name for name, _ in items),
-            "sizes": tuple(len(data) for _, data in items),
-        }
-    )
-    body = b"".join((_LENGTH.pack(len(header)), header, *(data for _, data in items)))
+    pieces = [
+        _HEAD.pack(entry.created, entry.cost, len(kind), len(name), len(about), len(provenance), len(items)),
+        *(kind, name, about, provenance),
+    ]
+    for artifact, data in items:
+        raw = _raw(artifact)
+        pieces += (_ROW.pack(len(raw), len(data)), raw)
+    body = b"".join((*pieces, *(data for _, data in items)))
     if len(body) >= _WORTH_FROM:
         packed = zstd().compress(body, _LEVEL)
         if len(packed) < len(body) * _WORTH_IT:
@@ -91,6 +93,22 @@ def unpack(packed: Bytes, encoding: int, size: int, limit: int = LARGEST_ENTRY) 
     return body
 
 
+class Received(Entry):
+    """An entry from a remote. Its kind and name came beside it: no need to take its description apart to file it."""
+
+    __slots__ = ("beside",)
+
+    beside: tuple[str, str]
+
+    @property
+    def kind(self) -> str:
+        return self.beside[0]
+
+    @property
+    def name(self) -> str:
+        return self.beside[1]
+
+
 def read_entry(body: bytes, digest: str, scope: str, signer: str) -> Entry:
     """The entry in a body. Raises RejectedError for anything that we would not have written.
 
@@ -98,36 +116,51 @@ def read_entry(body: bytes, digest: str, scope: str, signer: str) -> Entry:
     shows, what revoking a key goes by, and why it is not published again as one's own.
     """
     try:
-        (length,) = _LENGTH.unpack_from(body)
-        start = _LENGTH.size + length
-        header = decode(body[_LENGTH.size : start])
-        if not isinstance(header, dict) or {name: type(value) for name, value in header.items()} != _HEADER:
-            raise ValueError("malformed data: the header does not say what it should")
-        about = header["about"] + _with_signer(header["provenance"], scope, signer)
-        _check_about(about)
-        table = _table(header["names"], header["sizes"], start, len(body))
+        created, cost, kind, name, about, provenance, rows = _HEAD.unpack_from(body)
+        ends = [_HEAD.size]
+        for length in (kind, name, about, provenance):
+            ends.append(ends[-1] + length)
+        if ends[-1] > len(body) or rows > _MOST_ROWS:
+            raise ValueError("malformed data: it ends too early")
+        described = body[ends[2] : ends[3]] + _with_signer(body[ends[3] : ends[4]], scope, signer)
+        if not signer:
+            # What a trusted key signed was written by this code; a stranger's may be anything.
+            _check_about(described)
+        table = _table(body, ends[4], rows)
+        received = Received(digest, "remote", cost, created, len(body), table, body, described)
+        received.beside = _text(body[ends[0] : ends[1]]), _text(body[ends[1] : ends[2]])
     except ArtifactNameError as error:
         raise RejectedError(str(error), "name") from None
     except (ValueError, TypeError, struct.error) as error:
         raise RejectedError(str(error), "malformed") from None
-    cost, created = header["cost"], header["created"]
     if not 0 <= cost < float("inf") or not 0 <= created < 1 << 63:
         raise RejectedError("its cost or time cannot be", "malformed")
-    return Entry(digest, "remote", cost, created, len(body), table, body, about)
+    return received
 
 
-def _table(names: tuple[Any, ...], sizes: tuple[Any, ...], at: int, end: int) -> dict[str, bytes | tuple[int, int]]:
-    if len(names) != len(sizes) or len(set(names)) != len(names):
-        raise ValueError("malformed data: names and sizes do not belong together")
+def _table(body: bytes, at: int, rows: int) -> dict[str, bytes | tuple[int, int]]:
+    sizes: dict[str, int] = {}
+    for _ in range(rows):
+        length, size = _ROW.unpack_from(body, at)
+        at += _ROW.size + length
+        sizes[check_name(_text(body[at - length : at]))] = size
+    if len(sizes) != rows:
+        raise ValueError("malformed data: two artifacts of one name")
     table: dict[str, bytes | tuple[int, int]] = {}
-    for name, size in zip(names, sizes, strict=True):
-        if type(size) is not int or size < 0:
-            raise ValueError("malformed data: a size that cannot be")
-        table[check_name(name)] = (at, at + size)
+    for name, size in sizes.items():
+        table[name] = (at, at + size)
         at += size
-    if at != end:
+    if at != len(body):
         raise ValueError("malformed data: its parts do not add up")
     return table
+
+
+def _raw(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _text(raw: bytes) -> str:
+    return str(raw, "utf-8", "surrogatepass")
 
 
 def _check_about(about: bytes) -> None:
@@ -167,10 +200,16 @@ def came_from_a_remote(entry: Entry) -> bool:
     return SIGNER in entry.provenance
 
 
+_zstd: Any = None
+
+
 def zstd() -> Any:
-    """In the standard library from 3.14 on, a backport before."""
-    try:
-        from compression import zstd
-    except ImportError:
-        from backports import zstd
-    return zstd
+    """In the standard library from 3.14 on, a backport before. Kept: looking for what is not there costs each time."""
+    global _zstd
+    if _zstd is None:
+        try:
+            from compression import zstd as module
+        except ImportError:
+            from backports import zstd as module
+        _zstd = module
+    return _zstd

@@ -9,6 +9,7 @@ is not there. Pushing again sends only what is new, and merges small packs.
 from __future__ import annotations
 
 import threading
+from queue import SimpleQueue
 
 from ..errors import UsageError
 from ..log import say
@@ -31,7 +32,10 @@ if TYPE_CHECKING:
     Progress = Callable[[int, int], object]
 
 #: Packs on their way at the same time.
-_STREAMS = 3
+_STREAMS = 2
+
+#: Threads that check and keep what came.
+_WORKERS = 2
 
 #: How often a stream that broke is taken up again where it ended.
 _RESUMES = 3
@@ -159,28 +163,44 @@ def _pull_packs(
             wanted.append((pack, missing))
     total = sum(row.length for _, rows in wanted for row in rows)
 
-    def one(item: tuple[Pack, list[Row]]) -> None:
-        pack, rows = item
-        for row, packed in _members(remote, pack_name(scope, pack.id), pack.start, rows):
-            try:
-                entry = row.open(packed, scope, manifest.signer, tier.limit)
-            except RejectedError as error:
-                tier.counters.add(f"remote.rejected.{error.cause}")
-                say("warning", f"{remote.shown}: an entry is not used: {error}", once=f"rejected {error.cause}")
-                done.count("failed")
-                continue
-            _keep(disk, entry, done, row.length)
+    def keep(row: Row, packed: memoryview) -> None:
+        try:
+            entry = row.open(packed, scope, manifest.signer, tier.limit)
+        except RejectedError as error:
+            tier.counters.add(f"remote.rejected.{error.cause}")
+            say("warning", f"{remote.shown}: an entry is not used: {error}", once=f"rejected {error.cause}")
+            return
+        if disk.write(Draft.of(entry)):
+            done.count("entries")
+            done.count("bytes", row.length)
             if progress is not None:
                 progress(done.bytes, total)
 
-    def guarded(item: tuple[Pack, list[Row]]) -> None:
+    def fetch(item: tuple[Pack, list[Row]]) -> None:
+        pack, rows = item
         try:
-            one(item)
+            for row, packed in _members(remote, pack_name(scope, pack.id), pack.start, rows):
+                arrived.put((row, packed))
         except RemoteError:
             pass  # counted by its guard; what is missing is counted below
 
+    # Checking, unpacking and writing let go of the interpreter, so two threads at it keep two cores busy,
+    # also when all comes in one pack. The queue is bounded by the packs that are under way.
+    arrived: SimpleQueue[tuple[Row, memoryview] | None] = SimpleQueue()
+
+    def work() -> None:
+        while (item := arrived.get()) is not None:
+            keep(*item)
+
+    workers = [threading.Thread(target=work, daemon=True) for _ in range(_WORKERS)]
+    for worker in workers:
+        worker.start()
     # The largest first: they end last.
-    in_parallel(guarded, sorted(wanted, key=lambda item: -item[0].size), _STREAMS)
+    in_parallel(fetch, sorted(wanted, key=lambda item: -item[0].size), _STREAMS)
+    for _ in workers:
+        arrived.put(None)
+    for worker in workers:
+        worker.join()
     done.failed = sum(len(rows) for _, rows in wanted) - done.entries
     tier.counters.add("remote.pulled", done.entries)
     tier.counters.add("remote.bytes_read", done.bytes)
@@ -216,18 +236,11 @@ def _pull_single(tier: RemoteTier, disk: LocalStore, digest: str, done: Transfer
         done.present += 1
         return
     entry = tier.read(digest)
-    if entry is None:
+    if entry is not None and disk.write(Draft.of(entry)):
+        done.entries += 1
+        done.bytes += entry.size
+    else:
         done.failed += 1
-    else:
-        _keep(disk, entry, done, entry.size)
-
-
-def _keep(disk: LocalStore, entry: Entry, done: Transfer, length: int) -> None:
-    if disk.write(Draft.of(entry)):
-        done.count("entries")
-        done.count("bytes", length)
-    else:
-        done.count("failed")
 
 
 # -- push ----------------------------------------------------------------------
