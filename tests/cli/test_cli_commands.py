@@ -16,7 +16,7 @@ import pytest
 import hotstart
 from hotstart.cli import main as cli
 from hotstart.cli.env import written
-from hotstart.launch import records
+from hotstart.launch import live, records
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -97,6 +97,16 @@ def test_stats_by_framework(call: Call, filled: Path) -> None:
     lines = {line.split()[0]: line for line in out.splitlines() if line}
     assert lines["torch"].split()[1:4] == ["16", "4", "80%"]
     assert "2 runs since" in out
+
+
+def test_bytes_that_entries_share_count_once(call: Call, home: Path) -> None:
+    shared = os.urandom(1 << 20)
+    with hotstart.Cache(home / "store") as cache:
+        for n in range(3):
+            assert cache.put(hotstart.Key("triton", n=n), {"so": shared})
+    _, out, _ = call("stats", "--json")
+    numbers = json.loads(out)
+    assert numbers["frameworks"]["triton"]["bytes"] == numbers["store"]["bytes"] < 2 << 20
 
 
 def test_stats_for_prometheus_follow_its_grammar(call: Call, filled: Path) -> None:
@@ -264,6 +274,14 @@ def test_clear_asks_on_a_terminal(filled: Path) -> None:
     assert (status, "Remove 5 entries" in shown, "Nothing was removed" in shown) == (1, True, True)
     status, shown = on_terminal(["clear"], "y\n")
     assert (status, "removed 5 entries" in shown) == (0, True)
+
+
+def test_clear_says_that_somebody_is_running(filled: Path) -> None:
+    held = live.begin(str(filled), "somebody")
+    try:
+        assert "1 program under hotstart run may lose" in on_terminal(["clear"], "n\n")[1]
+    finally:
+        live.end(str(filled), "somebody", held)
 
 
 def test_colours_are_for_terminals_alone(call: Call, filled: Path) -> None:

@@ -55,7 +55,12 @@ def _agreed(entries: int, size: int, home: str) -> bool:
 
     if sys.stdin is None or not sys.stdin.isatty():
         raise UsageError("clear: this removes everything and nobody can be asked here; say --yes")
+    from ..launch.live import others
+
     what = f"{words.count(entries, 'entry', 'entries')}, {words.size(size)}"
+    running = len(others(home, ""))
+    if running:
+        sys.stderr.write(f"{words.count(running, 'program')} under hotstart run may lose what it has there.\n")
     sys.stderr.write(f"Remove {what} from {home}? [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -6,6 +6,7 @@ import os
 
 from .options import Parser
 from .output import paint, print_json, say
+from .progress import Waiting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +27,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--strict", action="store_true", help="exit status 1 for warnings too")
     parser.add_argument("--python", default="", metavar="PATH", help="the interpreter whose packages to look at")
     options = parser.parse_args(arguments)
-    findings = _examine(options.script, options.python)
+    with Waiting("examining"):
+        findings = _examine(options.script, options.python)
     levels = {finding.level for finding in findings}
     status = 1 if "error" in levels or (options.strict and "warning" in levels) else 0
     if options.json:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..errors import HotstartError
 from .options import Parser, configured, open_store
 from .output import paint, print_json, say
+from .progress import Waiting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ def _of_run(home: str, store: LocalStore | None, options: Any) -> int:
     if not found:
         whose = f" of {options.name!r}" if options.name else ""
         raise HotstartError(f"why: no run{whose} is recorded; runs are recorded by: hotstart run COMMAND")
-    report = explain_run(home, found[0], store)
+    with Waiting("comparing"):
+        report = explain_run(home, found[0], store)
     if found.damaged:
         report["damaged_records"] = found.damaged
     _show(report, options)
