@@ -367,6 +367,21 @@ def test_why_of_a_key_and_of_a_run(call: Call, filled: Path) -> None:
     assert (status, "no run and no entry begins with 'ffffffff'" in err) == (1, True)
 
 
+def test_why_of_programs_that_store_by_themselves(call: Call, home: Path) -> None:
+    with hotstart.Cache(home / "store") as cache:
+        for arch in ("sm_80", "sm_90"):
+            cache.put(hotstart.Key("nvrtc", name="k", arch=arch), {"x": b"1"}, cost=1.0)
+            time.sleep(0.01)
+    status, out, _ = call("why")
+    assert status == 0
+    assert [line.strip() for line in out.splitlines() if "→" in line or "never" in line] == [
+        "arch sm_80 → sm_90",
+        "never seen",
+    ]
+    newest, oldest = json.loads(call("why", "--json")[1])["entries"]
+    assert (newest["status"], oldest["status"]) == ("changed", "never seen")
+
+
 def test_why_without_a_run_says_how_to_get_one(call: Call) -> None:
     status, _, err = call("why", "--name", "serve")
     assert status == 1

@@ -43,8 +43,11 @@ def _of_run(home: str, store: LocalStore | None, options: Any) -> int:
     from ..launch import records
 
     found = records.last(home, options.name)
-    if not found and options.name is None and (noted := models.events(home)):
-        return _of_models(models.latest(noted)[-_SHOWN_MODELS:], options)
+    if not found and options.name is None:
+        noted = models.latest(models.events(home))[-_SHOWN_MODELS:]
+        newest = _newest(store, _SHOWN_MODELS if options.long else _SHOWN_UNITS)
+        if noted or newest:
+            return _without_a_run(noted, newest, options)
     if not found:
         whose = f" of {options.name!r}" if options.name else ""
         raise HotstartError(f"why: no run{whose} is recorded; runs are recorded by: hotstart run COMMAND")
@@ -56,12 +59,26 @@ def _of_run(home: str, store: LocalStore | None, options: Any) -> int:
     return 0
 
 
-def _of_models(noted: list[dict[str, Any]], options: Any) -> int:
-    """Programs that use ``hotstart.torch.compile`` without ``hotstart run``."""
+def _newest(store: LocalStore | None, most: int) -> list[dict[str, Any]]:
+    """The entries that programs made last by themselves, each explained."""
+    from ..insight.listing import CAPTURE, entries
+    from ..insight.why import explain_entry
+
+    if store is None:
+        return []
+    with Waiting("comparing"):
+        made = sorted((put for put in entries(store) if put.kind != CAPTURE), key=lambda put: -put.created)
+        return [explain_entry(store, put) for put in made[:most]]
+
+
+def _without_a_run(noted: list[dict[str, Any]], newest: list[dict[str, Any]], options: Any) -> int:
+    """Programs that use the Python API without ``hotstart run``: what they stored last."""
     if options.json:
-        print_json({"models": noted})
-    else:
-        _show_models(noted)
+        print_json({"models": noted, "entries": newest})
+        return 0
+    _show_models(noted)
+    for answer in newest:
+        _show_entry(answer)
     return 0
 
 
