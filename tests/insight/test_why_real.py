@@ -73,6 +73,50 @@ def test_jax(place: Place) -> None:
     assert (new > 0, causes) == (True, ["XLA_FLAGS unset → --xla_cpu_enable_fast_math=true"])
 
 
+TRITON = """
+import sys
+import triton
+from kernels import scale
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+source = ASTSource(fn=scale, signature={"x": "*fp32", "block": "constexpr"}, constexprs={"block": 64})
+triton.compile(source, target=GPUTarget("cuda", int(sys.argv[2]), 32))
+"""
+
+KERNELS = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def scale(x, block: tl.constexpr):
+    i = tl.arange(0, block)
+    tl.store(x + i, tl.load(x + i) * 2)
+"""
+
+
+def test_triton(place: Place) -> None:
+    """Compiled for GPUs that are not here."""
+    pytest.importorskip("triton", reason="needs Triton (pip install triton), no GPU")
+    place.environ["TRITON_DEFAULT_FP_FUSION"] = "1"
+    place.write("program.py", TRITON)
+    place.write("kernels.py", KERNELS)
+    new, causes = place.causes("triton", "--arch", "90")
+    assert (new > 0, causes) == (True, ["never seen"])
+    assert place.causes("triton", "--arch", "90") == (0, ["hit"])
+    assert place.causes("triton", "--arch", "80") == (1, ["--arch 90 → 80"])
+    place.write("kernels.py", KERNELS.replace("* 2", "* 3"))
+    assert place.causes("triton", "--arch", "80") == (1, ["kernels.py was edited"])
+    # The same through the cache manager, whose entries are compared by their keys.
+    place.environ["TRITON_CACHE_MANAGER"] = "hotstart.compilers.triton:CacheManager"
+    place.causes("triton", "--arch", "80")
+    place.write("kernels.py", KERNELS.replace("* 2", "* 4"))
+    place.causes("triton", "--arch", "80")
+    (answer,) = json.loads(place.hotstart("why", "--json"))["entries"]
+    assert (answer["kind"], answer["name"]) == ("triton", "scale")
+    (said,) = answer["changed"].values()
+    assert said.startswith("Triton's own key changed: kernel source")
+
+
 TORCH = """
 import torch
 from model import scale
