@@ -9,13 +9,17 @@ import os
 import shutil
 import sys
 
+import pytest
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.frameworks.laboratory import Proof, World
+    from tests.frameworks.cases import CASES
+    from tests.frameworks.laboratory import Proof, World, lacking
 else:
-    from laboratory import World
+    from cases import CASES
+    from laboratory import World, lacking
 
 HOTSTART = (sys.executable, "-c", "import sys; from hotstart.cli.main import main; sys.exit(main())", "run")
 
@@ -47,3 +51,21 @@ def test_a_second_run_compiles_nothing_though_the_directories_were_deleted(proof
     world.more["HOTSTART_HOME"] = str(moved)
     third = world.run(redirected=False)
     assert (third.compiles == 0) is case.row.moves
+
+
+def test_jax_finds_again_what_was_torn_under_it(tmp_path: Path) -> None:
+    """JAX warns of a torn file at every start, compiles, and never writes it again: one more compile, and no more."""
+    case = next(case for case in CASES if case.framework == "jax")
+    if lacking(case):
+        pytest.skip(lacking(case))
+    world = World(tmp_path / "world", case)
+    world.launcher = HOTSTART
+    world.more = {"HOTSTART_HOME": str(tmp_path / "hotstart")}
+    first = world.run(redirected=False)
+    kept = sorted((tmp_path / "hotstart" / "frameworks" / "jax").glob("*-cache"))
+    assert len(kept) == first.compiled
+    os.truncate(kept[0], 20)
+    torn = world.run(redirected=False)
+    assert torn.reused == first.compiled - 1
+    again = world.run(redirected=False)
+    assert (again.compiled, again.reused) == (0, first.compiled)

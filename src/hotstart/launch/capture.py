@@ -17,7 +17,7 @@ from . import inventory as inventories
 from .inventory import Group, Inventory, Known, label
 from .live import Turn, others
 from .parcel import Packed
-from .restore import note
+from .restore import give_back, is_torn, note
 from .session import Event
 from .survey import Survey
 from .usage import arm, costs, hits
@@ -66,15 +66,33 @@ def take_in(session: Session, wait: float, stop: Callable[[], bool]) -> None:
             work.all(new, read)
         except OutOfTimeError:
             session.troubles.append("there was no time to take everything in: the next run does")
+        healed = _heal(session, known, survey)
         for name in new:
             if name in survey.units:
                 arm(session, survey.units[name])  # a framework loads what it has just built
         known.remember(session.workload, _used(known, [*read, *new]))
         before = survey.bytes
         budget.keep(session, known, survey, [*read, *new])
-        if work.removed or survey.bytes != before:
+        if work.removed or healed or survey.bytes != before:
             survey = Survey(session.root, known.paths())
         note(session, known, survey)
+
+
+def _heal(session: Session, known: Inventory, survey: Survey) -> bool:
+    """Give back what has become shorter than it was: a framework trips over a torn file at every start.
+
+    Whether anything was. Start-ups do not look at files, so this is where such damage shows.
+    """
+    torn = [
+        name
+        for name, unit in survey.units.items()
+        if name[0] in session.rows and name in known.units and is_torn(known.units[name], unit)
+    ]
+    groups = [group for group in _used(known, torn) if group in known.groups]
+    if not groups:
+        return False
+    session.events += [Event(name, "damaged", known.units[name].cost) for name in torn]
+    return bool(give_back(session, known, groups, survey))
 
 
 def _used(known: Inventory, names: Iterable[Name]) -> list[str]:
@@ -288,4 +306,5 @@ def _can_share(session: Session) -> bool:
     from .clone import can_clone
 
     store = session.store
-    return store is not None and can_clone(f"{store.root}/tmp", session.root)
+    # Asked beside the directories and not in them: they would look changed.
+    return store is not None and can_clone(f"{store.root}/tmp", state.directory(session.home))

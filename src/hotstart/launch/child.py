@@ -36,10 +36,14 @@ _FROM_TERMINAL = frozenset((_signal.SIGINT, _signal.SIGQUIT, _signal.SIGTSTP))
 #: What asks a program to end.
 _ENDING = frozenset((_signal.SIGTERM, _signal.SIGINT, _signal.SIGHUP, _signal.SIGQUIT))
 
-#: Raised by what a process does itself; blocked, they would be lost or kill us later.
+#: Raised by what a process does itself. Blocked, they would wait and be taken for somebody else's: SIGXFSZ
+#: of a file of ours that the disk did not take was once passed on to the command.
 _OURS = frozenset(
     getattr(_signal, name)
-    for name in ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGTRAP", "SIGABRT", "SIGSYS", "SIGKILL", "SIGSTOP")
+    for name in (
+        *("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGTRAP", "SIGABRT", "SIGSYS", "SIGKILL", "SIGSTOP"),
+        *("SIGPIPE", "SIGXFSZ"),
+    )
     if hasattr(_signal, name)
 )
 

@@ -14,6 +14,7 @@ import os
 import threading
 from time import time_ns
 
+from ..compilers.contract import ONCE
 from ..compilers.relocate import holds_paths, relocated
 from ..log import say
 from ..store import files
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .session import Session
-    from .survey import Name
+    from .survey import Found, Name
 
 #: Threads that read, unpack and write. More than one a core wait for each other in the file system.
 THREADS = min(8, os.cpu_count() or 1)
@@ -135,15 +136,16 @@ def _missing(session: Session, known: Inventory, survey: Survey) -> list[str]:
 
 
 def lacks(unit: Known, survey: Survey, name: Name) -> bool:
+    """Whether a file of the unit is missing on disk, or is torn."""
     found = survey.units.get(name)
-    if found is None:
-        return True
-    stays = found.kind.changes == "once"
-    for path, (size, _) in unit.files.items():
-        file = found.files.get(path)
-        if file is None or (stays and file.size < size):
-            return True
-    return False
+    return found is None or not unit.files.keys() <= found.files.keys() or is_torn(unit, found)
+
+
+def is_torn(unit: Known, found: Found) -> bool:
+    """Whether a file that never changes has become shorter."""
+    return found.kind.changes == ONCE and any(
+        path in unit.files and file.size < unit.files[path][0] for path, file in found.files.items()
+    )
 
 
 def _that_fit(session: Session, known: Inventory, survey: Survey, wanted: list[str]) -> list[str]:
@@ -195,7 +197,9 @@ def give_back(session: Session, known: Inventory, wanted: Iterable[str], survey:
     """
     members = known.members()
     complete = _complete(session, known, list(wanted), survey, members)
-    staging = f"{state.directory(session.home)}/staging/{files.unique_name()}"
+    staging = f"{state.directory(session.home)}/staging"
+    places.remove_tree(staging)  # of a run that was killed: the turn is ours, so nobody is at it
+    staging = f"{staging}/{files.unique_name()}"
     try:
         work = _Work(session, known, staging, complete)
         work.run()
@@ -269,7 +273,7 @@ def _complete(
 
 def _damaged(unit: Known, survey: Survey, name: Name, directory: str) -> set[str]:
     found = survey.units.get(name)
-    if found is None or found.kind.changes != "once":
+    if found is None or found.kind.changes != ONCE:
         return set()
     return {
         f"{directory}/{path}"
