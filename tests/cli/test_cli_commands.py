@@ -367,6 +367,17 @@ def test_why_of_a_key_and_of_a_run(call: Call, filled: Path) -> None:
     assert (status, "no run and no entry begins with 'ffffffff'" in err) == (1, True)
 
 
+def test_why_points_back_to_the_last_run_that_compiled(call: Call, home: Path) -> None:
+    first = a_run(home)
+    second = a_run(home, frameworks={"torch": {"hits": 10, "new": 0}}, units=[])
+    _, out, _ = call("why")
+    assert "torch: 10 hits, 0 compiled" in out
+    assert out.splitlines()[-1].endswith(f"hotstart why {first['id']}")
+    common = os.path.commonprefix([first["id"], second["id"]])
+    status, _, err = call("why", common)
+    assert (status, err) == (1, f"hotstart: why: 2 runs begin with {common!r}; the last one is {second['id']}\n")
+
+
 def test_why_of_programs_that_store_by_themselves(call: Call, home: Path) -> None:
     with hotstart.Cache(home / "store") as cache:
         for arch in ("sm_80", "sm_90"):

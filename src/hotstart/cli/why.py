@@ -56,7 +56,23 @@ def _of_run(home: str, store: LocalStore | None, options: Any) -> int:
     if found.damaged:
         report["damaged_records"] = found.damaged
     _show(report, options)
+    if not options.json and not any(answer["new"] for answer in report["frameworks"]) and not report["entries"]:
+        _point_back(home, options.name)
     return 0
+
+
+def _point_back(home: str, name: str | None) -> None:
+    """A run that compiled nothing leaves nothing to explain: name the last one that did."""
+    from ..insight import words
+    from ..launch import records
+
+    for record in records.last(home, name, n=records.KEPT):
+        numbers = [row for row in (record.get("frameworks") or {}).values() if isinstance(row, dict)]
+        if any(row.get("new") for row in numbers):
+            when = words.clock(record.get("started") or 0.0)
+            say()
+            say(paint(f"the last run that compiled something, {when}: hotstart why {record.get('id')}", "dim"))
+            return
 
 
 def _newest(store: LocalStore | None, most: int) -> list[dict[str, Any]]:
@@ -99,6 +115,9 @@ def _of(what: str, home: str, store: LocalStore | None, options: Any) -> int:
         _show(explain_run(home, record, store), options)
         return 0
     entries = find_entries(store, what.lower()) if store is not None else []
+    runs = records.matching(home, what)
+    if not entries and len(runs) > 1:
+        raise HotstartError(f"why: {len(runs)} runs begin with {what!r}; the last one is {runs[-1]}")
     if not entries:
         raise HotstartError(f"why: no run and no entry begins with {what!r}; hotstart ls --long lists the digests")
     answers = [explain_entry(store, put) for put in entries if store is not None]

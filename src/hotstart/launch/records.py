@@ -131,15 +131,17 @@ def _prune(place: str) -> None:
 
 
 def read(home: str, id: str) -> Record | None:
-    """The record called ``id``, or the one whose id begins with it; None when there is none that checks."""
-    if not _is_name(id):
-        return None
-    place = directory(home)
-    found = _read(f"{place}/{id}")
-    if found is not None:
-        return found
-    matching = [name for name in _names(place) if name.startswith(id)]
-    return _read(f"{place}/{matching[0]}") if len(matching) == 1 else None
+    """The record called ``id``, or the only one whose id begins with it; None when there is none that checks."""
+    names = matching(home, id)
+    return _read(f"{directory(home)}/{names[0]}") if len(names) == 1 else None
+
+
+def matching(home: str, beginning: str) -> list[str]:
+    """The ids of the runs that begin so, oldest first; the one that is exactly so comes alone."""
+    if not _is_name(beginning):
+        return []
+    names = [name for name in _names(directory(home)) if name.startswith(beginning)]
+    return [beginning] if beginning in names else names
 
 
 class Found(list["Record"]):
