@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -97,3 +98,18 @@ def test_the_other_clouds_open_without_asking_anybody(url: str) -> None:
     remote = open_remote(url)
     assert remote.requests == 0
     assert remote.shown == url.partition("?")[0]
+
+
+def test_a_forked_child_is_refused_not_hung(s3_url: str, fork: Callable[..., Any]) -> None:
+    remote = open_remote(s3_url)
+    assert remote.put("a", b"1")
+
+    def child() -> str:
+        remote.after_fork()
+        try:
+            remote.get("a", 1)
+        except RefusedError as error:
+            return error.cause
+        return "answered"
+
+    assert fork(child).result() == "forked"

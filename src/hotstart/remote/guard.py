@@ -35,6 +35,9 @@ _STRIKES = 2
 #: Refusals that mean this one object and say nothing of the next.
 _OF_ONE_OBJECT = {"oversize"}
 
+#: Refusals that mean this process, not the host.
+_OF_ONE_PROCESS = {"forked", "missing_extra"}
+
 
 class OpenError(RemoteError):
     """The breaker is open: nothing was asked."""
@@ -57,6 +60,7 @@ class Guarded(Remote):
         self._reading = Breaker(path and f"{path}-read", clock)
         self._writing = Breaker(path and f"{path}-write", clock)
         self._strikes = 0
+        self._off = ""
 
     def get(self, name: str, limit: int) -> Found:
         return self._call(self._reading, self.inner.get, name, limit)  # type: ignore[no-any-return]
@@ -109,16 +113,17 @@ class Guarded(Remote):
         self.inner.close()
 
     def after_fork(self) -> None:
+        self._off = ""
         self.inner.after_fork()
 
     def is_writable(self) -> bool:
         """Whether a put is worth preparing. Claims nothing."""
-        return not self.read_only and not self._writing.cause
+        return not self.read_only and not self._off and not self._writing.cause
 
     def _check(self, side: Breaker) -> None:
-        if not side.is_closed(self.timeout + 1):
+        if self._off or not side.is_closed(self.timeout + 1):
             self._counters.add("remote.skipped")
-            raise OpenError(f"{self.shown} is left alone for a while: {side.cause}", "breaker")
+            raise OpenError(f"{self.shown} is left alone for a while: {self._off or side.cause}", "breaker")
 
     def _call(self, side: Breaker, call: Callable[..., Any], *arguments: Any) -> Any:
         self._check(side)
@@ -156,7 +161,10 @@ class Guarded(Remote):
         if isinstance(error, TimedOutError) or error.cause == "unreachable":
             self._open((self._reading, self._writing), error)
         elif isinstance(error, RefusedError):
-            if error.cause not in _OF_ONE_OBJECT:
+            if error.cause in _OF_ONE_PROCESS:
+                self._off = error.cause
+                say("warning", f"{error}; not used by this process", once=f"off {self.shown}")
+            elif error.cause not in _OF_ONE_OBJECT:
                 self._open((side,), error)
         else:
             self._strikes += 1

@@ -63,6 +63,9 @@ _SAID = {
     "unreachable": "it cannot be reached",
 }
 
+#: The process in which obstore has been used.
+_user = 0
+
 
 class Objects(Remote):
     """One bucket, or a prefix in it. ``scheme`` is ``s3``, ``gs`` or ``az``.
@@ -224,12 +227,17 @@ class Objects(Remote):
 
     def _open(self) -> tuple[Any, Any, Any]:
         """obstore, a client for what is small and one for what is large."""
+        global _user
+        if _user not in (0, os.getpid()):
+            # The client's threads did not come along: it would wait for them for ever, past every time-out.
+            raise RefusedError(f"{self.shown}: a forked process cannot use what its parent used before", "forked")
         try:
             import obstore
             import obstore.exceptions
             import obstore.store
         except ImportError:
             raise RefusedError(f'{self.shown} needs obstore: pip install "hotstart[s3]"', "missing_extra") from None
+        _user = os.getpid()
         if self._clients is None:
             quick = {"timeout": f"{self.timeout * 1000:.0f}ms"}
             bulk = {"timeout": f"{_LONGEST}s", "read_timeout": f"{self.timeout * 1000:.0f}ms"}

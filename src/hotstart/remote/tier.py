@@ -25,7 +25,9 @@ from ..trust.seal import RejectedError, Sealed, Trust, seal
 from ..trust.signing import MissingSignerError, SigningKey, default_key_file, default_trust_file
 from . import wire
 from .contract import AbsentError, RemoteError
+from .flight import LEASE
 from .guard import Guarded
+from .leases import Leases
 from .queue import Queue
 from .url import open_remotes
 
@@ -69,6 +71,7 @@ class RemoteTier:
         signer: SigningKey | Callable[[], SigningKey | None] | None = None,
         state: str = "",
         limit: int = wire.LARGEST_ENTRY,
+        lease: float = LEASE,
     ) -> None:
         self.remotes = [Guarded(remote, counters, state) for remote in remotes]
         self.counters = counters
@@ -79,6 +82,7 @@ class RemoteTier:
         self.hits = 0
         self.saved = 0.0
         self.queue = Queue(counters)
+        self.leases = Leases(self, lease)
         self._lock = threading.Lock()
         self._absent: dict[str, float] = {}
         #: What was found and did not check, by remote and name: a good one may take its place.
@@ -230,6 +234,7 @@ class RemoteTier:
         self._lock = threading.Lock()
         self.hits, self.saved = 0, 0.0
         self.queue.after_fork()
+        self.leases.after_fork()
         for remote in self.remotes:
             remote.after_fork()
 
