@@ -126,13 +126,15 @@ def test_a_home_among_temporary_files(patient: Patient, tmp_path: Path) -> None:
     assert "emptied" in finding.text
 
 
-def test_a_home_that_others_can_write(patient: Patient) -> None:
-    Path(patient.home).chmod(0o770)
-    finding = only(patient, "permissions")
-    assert finding.level == ERROR
-    assert "written by others" in finding.text
-    subprocess.run(finding.remedy, shell=True, check=True)
-    assert found(patient, "permissions") == []
+def test_directories_that_others_can_write(patient: Patient) -> None:
+    Path(patient.root).mkdir()
+    for place, level in ((patient.home, WARNING), (patient.store, ERROR), (patient.root, ERROR)):
+        Path(place).chmod(0o770)
+        finding = only(patient, "permissions")
+        assert finding.level == level
+        assert f"{place} can be written by others" in finding.text
+        subprocess.run(finding.remedy, shell=True, check=True)
+        assert found(patient, "permissions") == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="giving a directory away needs root")

@@ -115,7 +115,9 @@ def permissions(patient: Patient) -> Iterator[Finding]:
         if hasattr(os, "geteuid") and info.st_uid != os.geteuid():
             yield Finding(ERROR, f"{path} belongs to user {info.st_uid}", f"make it yours: chown -R $USER {path!r}")
         elif info.st_mode & 0o022:
-            yield Finding(ERROR, f"{path} can be written by others, and what is in it gets run", f"chmod go-w {path!r}")
+            # What lies inside is looked at again before anything is run from it; the home itself is not.
+            level = WARNING if path == patient.home else ERROR
+            yield Finding(level, f"{path} can be written by others, and what is in it gets run", f"chmod go-w {path!r}")
         elif not os.access(path, os.W_OK | os.X_OK):
             yield Finding(
                 ERROR,
