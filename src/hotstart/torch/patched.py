@@ -9,8 +9,9 @@ what is not the library's own: functions and classes from elsewhere count by con
 the library's own under another name count by both names.
 
 For torch these are ``torch.nn.functional``, ``torch`` itself and ``torch.Tensor``; for
-other libraries the modules of the classes and everything of the same distribution that
-is reached from there, with plain values (flags) and registries.
+other libraries the modules of the classes, and those of the same distribution whose
+functions they use, with plain values (flags) and registries. Not further: all of
+transformers would be reached, in a second, for a patch that is two calls deep.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import torch
 
 from ..errors import UncacheableError
 from ..keys import distributions, installed
-from ..keys.walk import PLAIN, Walk
+from ..keys.walk import Walk
 from .reasons import NotHotError
 
 TYPE_CHECKING = False
@@ -30,13 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-#: A library that leads to more modules of its own than this is not searched to the end: it is refused.
-_MODULES = 2000
-
 _TORCH = distributions.owner(torch.__file__)
 #: Dynamo wraps this one when it is loaded, and it computes nothing.
 _REWRAPPED = frozenset(("manual_seed",))
-_SKIPPED = frozenset(("__name__", "__doc__", "__file__", "__cached__", "__package__", "__builtins__", "__path__"))
 
 
 def patches(classes: Iterable[type]) -> list[tuple[str, str]]:
@@ -55,27 +52,17 @@ def patches(classes: Iterable[type]) -> list[tuple[str, str]]:
 
 
 def _reached(classes: Iterable[type]) -> list[str]:
-    """Modules of libraries other than torch and Python that the classes come from, and what those lead to."""
-    queue = []
-    seen: set[str] = set()
-    for cls in classes:
-        for base in cls.__mro__:
-            if base.__module__ not in seen:
-                seen.add(base.__module__)
-                if _other_library(base.__module__) is not None:
-                    queue.append(base.__module__)
-    for name in queue:  # grows while it is read
-        home = _other_library(name)
+    """Modules of libraries other than torch and Python: of the classes, and of the functions that are used there."""
+    names = dict.fromkeys(base.__module__ for cls in classes for base in cls.__mro__)
+    near = {name: home for name in names if (home := _other_library(name)) is not None}
+    found = dict(near)
+    for name, home in near.items():
         for value in list(vars(sys.modules[name]).values()):
-            if type(value) is FunctionType or isinstance(value, type):
+            if type(value) is FunctionType:
                 above = value.__module__
-                if isinstance(above, str) and above not in seen:
-                    seen.add(above)
-                    if _other_library(above) == home:
-                        queue.append(above)
-        if len(queue) > _MODULES:
-            raise NotHotError(f"{name} leads to more than {_MODULES} modules of its library")
-    return queue
+                if isinstance(above, str) and above not in found and _other_library(above) == home:
+                    found[above] = home
+    return list(found)
 
 
 def _other_library(name: str) -> str | None:
@@ -86,13 +73,13 @@ def _other_library(name: str) -> str | None:
 
 def _namespace(found: dict[str, str], module: str) -> None:
     for name, value in list(vars(sys.modules[module]).items()):
-        if name in _SKIPPED:
-            continue
+        if name.startswith("__"):
+            continue  # where the module is from, and what Dynamo puts beside the functions it has compiled
         if type(value) is FunctionType or isinstance(value, type | BuiltinFunctionType):
             _callable(found, module, name, value)
         elif type(value) in (bool, int, float, str):
             found[f"{module}.{name}"] = f"{type(value).__name__} {value}"
-        elif type(value) not in PLAIN:
+        elif isinstance(value, dict) or _other_library(type(value).__module__) is not None:
             for at, held in _registered(value):
                 if type(held) is FunctionType or isinstance(held, type):
                     _callable(found, f"{module}.{name}", at, held)
@@ -101,12 +88,10 @@ def _namespace(found: dict[str, str], module: str) -> None:
 def _registered(value: Any) -> list[tuple[str, Any]]:
     """What a dict, or an object with dicts in it, holds by name: how libraries keep choices of implementations."""
     tables = [value] if isinstance(value, dict) else []
-    if not tables and not callable(value):
+    if not tables:
         for owner in (value, type(value)):
-            try:
-                tables += [item for item in vars(owner).values() if isinstance(item, dict)]
-            except TypeError:
-                continue
+            held = getattr(owner, "__dict__", {})
+            tables += [item for item in held.values() if isinstance(item, dict)]
     return [(name, held) for table in tables for name, held in list(dict.items(table)) if type(name) is str]
 
 

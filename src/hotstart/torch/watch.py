@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from ..keys.references import Chain, Root
     from .survey import Survey
 
+_module = torch.nn.modules.module
+
 #: What every module has; all but ``training`` are containers that are filled, not replaced.
 _STANDARD = frozenset(vars(torch.nn.Module()))
 _FILLED = tuple(name for name, value in vars(torch.nn.Module()).items() if isinstance(value, dict))
@@ -46,12 +48,14 @@ class Watch:
 
     __slots__ = (
         *("_arrays", "_cells", "_containers", "_empty", "_functions", "_lengths", "_names", "_namespaces", "_sets"),
-        *("_snapshot", "_tensors", "_variables", "_views", "_was"),
+        *("_objects", "_snapshot", "_tensors", "_types", "_variables", "_views", "_was"),
     )
 
     def __init__(self, survey: Survey) -> None:
         self._containers: list[Any] = []
-        self._empty: list[Any] = []
+        self._objects: list[Any] = []
+        #: Hooks for all modules among them: the key was refused if there were any.
+        self._empty: list[Any] = [held for name, held in vars(_module).items() if _is_global_hooks(name, held)]
         self._views: list[Any] = []
         self._namespaces: list[dict[str, Any]] = []
         self._names: list[Any] = []
@@ -71,6 +75,7 @@ class Watch:
         self._namespaces = [namespace for namespace, _ in pairs.values()]
         self._names = [name for _, name in pairs.values()]
         self._was = self._others()
+        self._types = list(map(type, self._objects))
 
     def same(self) -> bool:
         try:
@@ -78,6 +83,7 @@ class Watch:
             return (
                 not any(self._empty)
                 and list(map(len, self._containers)) == self._lengths
+                and all(map(is_, map(type, self._objects), self._types))
                 and all(map(is_, chain.from_iterable(self._views), self._snapshot))
                 and all(map(is_, map(dict.get, self._namespaces, self._names), was[0]))
                 and (not self._functions or self._of_functions() == was[1])
@@ -132,6 +138,7 @@ class Watch:
 
     def _module(self, module: Any) -> set[int]:
         state = module.__dict__
+        self._objects.append(module)
         self._containers.append(state)
         own = [name for name in state if name not in _STANDARD]
         for name in (*own, "training"):
@@ -180,6 +187,7 @@ class Watch:
             self._instance(value)
 
     def _instance(self, value: Any) -> None:
+        self._objects.append(value)
         state = getattr(value, "__dict__", None)
         if isinstance(state, dict):
             self._views += (state.values(), state.keys())
@@ -233,6 +241,10 @@ class Watch:
     def _pair(self, namespace: dict[str, Any], name: Any) -> None:
         self._namespaces.append(namespace)
         self._names.append(name)
+
+
+def _is_global_hooks(name: str, held: Any) -> bool:
+    return name.startswith("_global_") and isinstance(held, dict)
 
 
 def _is_copy(record: Any) -> bool:
