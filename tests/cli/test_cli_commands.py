@@ -432,6 +432,15 @@ def test_models_that_do_not_start_hot_are_explained(call: Call, home: Path) -> N
     assert 'hotstart_models_total{event="plain"} 1' in call("stats", "--prometheus")[1]
 
 
+def test_what_a_run_would_set_as_json(call: Call, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", "/mine")
+    status, out, err = call("run", "--dry-run", "--json", "--only", "triton,jax", "true")
+    plan = json.loads(out)
+    assert (status, err, plan["left_alone"]) == (0, "", {"triton": ["TRITON_CACHE_DIR"]})
+    assert plan["variables"]["JAX_COMPILATION_CACHE_DIR"] == f"{home}/frameworks/jax"
+    assert not home.exists()
+
+
 def test_the_record_of_a_run_as_json(home: Path) -> None:
     program = (
         "import os; d = os.environ['JAX_COMPILATION_CACHE_DIR']; os.makedirs(d); open(d + '/f-cache', 'w').write('x')"

@@ -21,7 +21,7 @@ are its own.
   --dry-run         show what would be set; start nothing
   --grace SECONDS   how long keeping what was compiled may take after COMMAND was told to stop
   -q, --quiet       print nothing of our own
-  --json            print the record of the run on stderr, as JSON
+  --json            print the record of the run on stderr, as JSON; with --dry-run the plan, on stdout
   -h, --help        show this
 
 examples:
@@ -39,6 +39,8 @@ def main(arguments: list[str]) -> int:
         print(HELP)
         return 0
     as_json = options.pop("json")
+    if as_json and options["dry_run"]:
+        return _print_plan(options)
     from ..launch.run import run
 
     if not as_json:
@@ -109,6 +111,22 @@ def frameworks(command: str, value: str) -> list[str]:
     if not names:
         raise UsageError(f"{command}: --only names frameworks with commas between them, such as torch,triton")
     return [row.name for row in chosen(names)]
+
+
+def _print_plan(options: dict[str, Any]) -> int:
+    """``--dry-run --json``: on stdout, since no program writes there."""
+    import json
+    import os
+
+    from ..config import home_directory, load
+    from ..launch.environment import FRAMEWORKS, plan
+
+    config = load()
+    root = f"{os.path.abspath(home_directory(config['home']))}/{FRAMEWORKS}"
+    made = plan(root, os.environ, options["only"], force=options["force"])
+    variables = {} if config["disable"] else made.variables
+    print(json.dumps({"variables": variables, "left_alone": made.left}, indent=2))
+    return 0
 
 
 def _print_record(status: int) -> None:
