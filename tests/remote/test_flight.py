@@ -67,10 +67,29 @@ def test_leases_that_vanish_without_an_entry_mean_alone() -> None:
     one.told_peek(0.0, True, False)
     one.told_pause(0.1)
     one.told_look(0.1, False)
-    one.told_peek(0.1, False, False)
+    assert one.step == PAUSE  # the leases are looked after less often than the entry
+    one.told_pause(5.0)
+    one.told_look(5.0, False)
+    assert one.step == PEEK
+    one.told_peek(5.0, False, False)
     assert one.step == LOOK
-    one.told_look(0.2, False)
+    one.told_look(5.1, False)
     assert (one.step, one.why) == (ALONE, "vanished")
+
+
+def test_a_busy_remote_is_asked_again_later_and_not_for_ever() -> None:
+    one, now = seeker(patience=30.0), 0.0
+    one.told_busy(now)
+    while one.step == PAUSE:
+        now += one.number
+        one.told_pause(now)
+        assert one.step == LOOK
+        one.told_look(now, False)
+        if one.step in (PEEK, CREATE):
+            one.told_busy(now)
+        if now >= 30.0:
+            break
+    assert now < 31.0
 
 
 def wait_on(one: Seeker, renewed: Callable[[float], int], until: float) -> float:
@@ -222,7 +241,7 @@ def test_a_holder_that_lives_longer_than_its_lease_renews_it(near: Team, hang_gu
 
 
 def test_when_the_holder_fails_nobody_waits_on(near: Team, hang_guard: None) -> None:
-    one, other = near.machine(), near.machine()
+    one, other = near.machine(lease=1.0), near.machine(lease=1.0)
     digest = key_of(1).digest
     lease = one.leases.seek(digest, 10.0)
     assert isinstance(lease, Lease)

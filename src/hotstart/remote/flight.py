@@ -50,7 +50,9 @@ class Seeker:
     that anybody waits; ``chance()`` gives numbers from 0 to 1 to spread the looks.
     """
 
-    __slots__ = ("_chance", "_lease", "_patience", "_seen", "_since", "_started", "created", "number", "step", "why")
+    __slots__ = (
+        "_chance", "_lease", "_patience", "_peeked", "_seen", "_since", "_started", "created", "number", "step", "why",
+    )  # fmt: skip
 
     def __init__(self, now: float, chance: Callable[[], float], *, lease: float = LEASE, patience: float) -> None:
         self._chance = chance
@@ -60,6 +62,8 @@ class Seeker:
         #: The highest lease seen, and since when by our clock.
         self._seen = 0
         self._since = now
+        #: When we last looked after the leases themselves.
+        self._peeked = now
         #: The lease that is ours, if any: to be removed when all is done.
         self.created = 0
         #: Why it is compiled alone.
@@ -69,6 +73,7 @@ class Seeker:
     def told_peek(self, now: float, here: bool, next_here: bool) -> None:
         """What became of ``PEEK N``."""
         number = int(self.number)
+        self._peeked = now
         if next_here:
             self.step = SURVEY
         elif here:
@@ -99,10 +104,17 @@ class Seeker:
             self.step = DONE
         elif self.created:
             self.step, self.number = LEAD, float(self.created)
-        elif self.step == LOOK and self.why == "vanished":
+        elif self.why == "vanished":
             self.step = ALONE
+        elif self._seen and now - self._peeked < renewal_after(self._lease) and now - self._since < self._lease:
+            # The entry is asked for at every look, the leases only as often as they can change: a third of the cost.
+            self._observed(now, self._seen)
         else:
             self.step, self.number = PEEK, float(max(self._seen, 1))
+
+    def told_busy(self, now: float) -> None:
+        """The remote asks everybody to slow down: nothing was learnt, and a little later it may be."""
+        self._observed(now, max(self._seen, 1))
 
     def told_pause(self, now: float) -> None:
         self.step = LOOK

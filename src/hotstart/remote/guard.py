@@ -31,6 +31,8 @@ _SLOW_DOWN = 0.4
 
 #: Calls that failed in all attempts, one after another, before a remote that does answer is left alone.
 _STRIKES = 2
+#: The same for one that is alive and asks everybody to slow down.
+_STRIKES_THROTTLED = 4
 
 #: Refusals that mean this one object and say nothing of the next.
 _OF_ONE_OBJECT = {"oversize"}
@@ -168,7 +170,7 @@ class Guarded(Remote):
                 self._open((side,), error)
         else:
             self._strikes += 1
-            if self._strikes >= _STRIKES:
+            if self._strikes >= (_STRIKES_THROTTLED if error.cause == "throttled" else _STRIKES):
                 self._open((self._reading, self._writing), error)
 
     def _open(self, sides: tuple[Breaker, ...], error: RemoteError) -> None:

@@ -74,7 +74,10 @@ class Leases:
                 else:
                     self._ask(remote, digest, seeker)
             except RemoteError as error:
-                seeker.failed(error.cause)
+                if error.cause == "throttled":
+                    seeker.told_busy(time.monotonic())
+                else:
+                    seeker.failed(error.cause)
         if seeker.step == flight.LEAD:
             if seeker.created > 1:
                 self._tier.counters.add("remote.flight.taken_over")
