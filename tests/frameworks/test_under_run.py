@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.frameworks.cases import CASES
-    from tests.frameworks.laboratory import Proof, World, lacking
+    from tests.frameworks.laboratory import HERE, Proof, World, lacking
 else:
     from cases import CASES
-    from laboratory import World, lacking
+    from laboratory import HERE, World, lacking
 
 HOTSTART = (sys.executable, "-c", "import sys; from hotstart.cli.main import main; sys.exit(main())", "run")
 
@@ -69,3 +69,29 @@ def test_jax_finds_again_what_was_torn_under_it(tmp_path: Path) -> None:
     assert torn.reused == first.compiled - 1
     again = world.run(redirected=False)
     assert (again.compiled, again.reused) == (0, first.compiled)
+
+
+def test_torch_at_another_install_path_builds_nothing_again(tmp_path: Path) -> None:
+    """Its kernels are named by a command line that holds the path of site-packages."""
+    case = next(case for case in CASES if case.framework == "torch")
+    if lacking(case):
+        pytest.skip(lacking(case))
+    import torch
+
+    world = World(tmp_path / "world", case)
+    # However small the model: asking torch for the names of two kernels takes longer than building them.
+    eager = HOTSTART[2].replace("sys.exit", "import hotstart.launch.restore as r; r.ASKING = 0.0; sys.exit")
+    world.launcher = (*HOTSTART[:2], eager, "run")
+    world.more = {"HOTSTART_HOME": str(tmp_path / "hotstart")}
+    assert world.run(redirected=False).compiles > 0
+    shutil.rmtree(tmp_path / "hotstart" / "frameworks")
+    link = tmp_path / "another-place"
+    link.symlink_to(os.path.dirname(os.path.dirname(torch.__file__)))
+    world.more["PYTHONPATH"] = os.pathsep.join([str(link), str(HERE / "watch")])
+    elsewhere = world.run(redirected=False)
+    assert (elsewhere.compiled, elsewhere.processes) == (0, ())
+    # And what was given another name is known by it from now on.
+    shutil.rmtree(tmp_path / "hotstart" / "frameworks")
+    world.launcher = HOTSTART
+    elsewhere = world.run(redirected=False)
+    assert (elsewhere.compiled, elsewhere.processes) == (0, ())

@@ -131,6 +131,7 @@ class _Capture:
         self.removed = False
         self._alone = not others(session.home, session.id)
         self._share = _can_share(session)
+        self._installed: list[str] | None = None
 
     def all(self, new: list[Name], read: list[Name]) -> None:
         """Every new unit: by itself, or for linked frameworks with what appeared beside it."""
@@ -177,20 +178,33 @@ class _Capture:
                 "parts": len(plan),
             }
             if number == 0:
-                about |= {"needs": needs, "units": [self._listed(name) for name in units]}
+                about |= {"needs": needs, "units": [self._listed(name) for name in units], "torch": self._torch(row)}
             cost = sum(self.prices.get(name, 0.0) for name in plan[number])
             stored = stored and bool(units) and self._put(row, group, number, contents, about, cost)
         if not units:
             return None
         name_of = label(row.name, group)
         if stored:
-            self.known.groups[name_of] = Group(row.name, group, len(plan), needs, self.session.root)
+            torch = tuple(self._torch(row))
+            self.known.groups[name_of] = Group(row.name, group, len(plan), needs, self.session.root, torch)
             self.known.trimmed.discard(name_of)
         for name in units:
             unit = self.survey.units[name]
             self.known.units[name] = Known.of(unit, group if stored else "", self.prices.get(name, 0.0))
-            self.session.events.append(Event(name, "new", self.prices.get(name, 0.0), unit.size))
+            if name not in self.session.resettled:
+                self.session.events.append(Event(name, "new", self.prices.get(name, 0.0), unit.size))
         return name_of if stored else None
+
+    def _torch(self, row: Framework) -> list[str]:
+        """Where torch is, for what depends on it: site-packages and identity, or nothing."""
+        if row.name != "torch":
+            return []
+        if self._installed is None:
+            from .resettle import of_program
+
+            found = of_program(self.session)
+            self._installed = [found.site, found.identity] if found is not None else []
+        return self._installed
 
     def _parts(self, names: list[Name]) -> list[list[Name]]:
         """The units in lots of about ``parcel.PART`` bytes; a unit is never torn apart."""

@@ -98,6 +98,16 @@ def block() -> set[int]:
     return set(_signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals() - _OURS))
 
 
+def unblock() -> None:
+    """Take all signals again: in a child of ours that is not the command."""
+    _signal.pthread_sigmask(_signal.SIG_SETMASK, [])
+
+
+def asked_to_end() -> int:
+    """A signal that ends programs and is waiting, or 0."""
+    return min(_signal.sigpending() & _ENDING, default=0)
+
+
 def start(command: list[str], environ: Mapping[str, str], mask: set[int]) -> int:
     """The process id of ``command``, started with ``mask``. Raises CannotStartError.
 

@@ -50,6 +50,7 @@ def init(only: list[str] | None = None, *, force: bool = False, capture: bool = 
         from .session import Session
 
         _session = Session(config, home, root, planned.rows, workload([sys.executable, *sys.argv[:1]]))
+        _session.command, _session.environ = [sys.executable, *sys.argv], {**os.environ, **planned.variables}
         _session.begin()
         _restore(_session)
         if capture:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..compilers.contract import Framework, Unit
     from .survey import Found, Name
 
-_VERSION = 1
+_VERSION = 2
 
 #: Of so many workloads is remembered what they used.
 _ROSTERS = 64
@@ -54,16 +54,20 @@ class Known:
 
 
 class Group:
-    """``parts`` entries of the store; ``root`` where the directories were when they were made."""
+    """``parts`` entries of the store; ``root`` where the directories were when they were made; ``torch`` where the
+    torch that made them was installed, and its identity, if that is known."""
 
-    __slots__ = ("framework", "name", "needs", "parts", "root")
+    __slots__ = ("framework", "name", "needs", "parts", "root", "torch")
 
-    def __init__(self, framework: str, name: str, parts: int, needs: list[str], root: str) -> None:
+    def __init__(
+        self, framework: str, name: str, parts: int, needs: list[str], root: str, torch: tuple[str, ...] = ()
+    ) -> None:
         self.framework = framework
         self.name = name
         self.parts = parts
         self.needs = needs
         self.root = root
+        self.torch = torch
 
 
 class Inventory:
@@ -118,7 +122,8 @@ class Inventory:
                 for name, known in self.units.items()
             ],
             "groups": [
-                [group.framework, group.name, group.parts, group.needs, group.root] for group in self.groups.values()
+                [group.framework, group.name, group.parts, group.needs, group.root, list(group.torch)]
+                for group in self.groups.values()
             ],
             "trimmed": sorted(self.trimmed),
             "rosters": self.rosters,
@@ -143,8 +148,8 @@ def load(home: str) -> Inventory | None:
         for framework, what, name, group, cost, read, listed in data["units"]:
             files = {path: (int(size), int(modified)) for path, size, modified in listed}
             made.units[framework, what, name] = Known(files, group, float(cost), int(read))
-        for framework, name, parts, needs, root in data["groups"]:
-            made.groups[label(framework, name)] = Group(framework, name, int(parts), list(needs), root)
+        for framework, name, parts, needs, root, torch in data["groups"]:
+            made.groups[label(framework, name)] = Group(framework, name, int(parts), list(needs), root, tuple(torch))
         made.trimmed = set(data["trimmed"])
         made.rosters = {str(name): [str(group) for group in groups] for name, groups in data["rosters"].items()}
     except (OSError, ValueError, KeyError, TypeError):

@@ -28,7 +28,11 @@ def replace(path: str, data: bytes, *, executable: bool = False, modified: int |
                 files.utime(fd, ns=(modified, modified))
         finally:
             files.close(fd)
-        files.rename(temporary, path)
+        try:
+            files.rename(temporary, path)
+        except FileNotFoundError:
+            files.makedirs(os.path.dirname(path))
+            files.rename(temporary, path)
     except OSError:
         unlink(temporary)
         return False

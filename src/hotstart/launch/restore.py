@@ -16,11 +16,13 @@ from time import time_ns
 
 from ..compilers.contract import ONCE
 from ..compilers.relocate import holds_paths, relocated
+from ..compilers.units import unit_of
 from ..log import say
 from ..store import files
 from ..store.listing import described
 from . import inventory as inventories
 from . import parcel, places, state
+from .child import asked_to_stop
 from .inventory import Group, Inventory, Known, label
 from .live import Turn
 from .session import Event
@@ -42,6 +44,11 @@ THREADS = min(8, os.cpu_count() or 1)
 WAIT = 10.0
 
 _CREATE = files.CREATE
+
+_INTERRUPTED = "interrupted"
+
+#: Asking torch for the names of its kernels takes this long, in seconds; below that they are sooner built again.
+ASKING = 8.0
 
 
 def bring_back(session: Session, *, catalogue: bool) -> None:
@@ -67,6 +74,9 @@ def bring_back(session: Session, *, catalogue: bool) -> None:
             wanted = _that_fit(session, known, survey, wanted)
         if wanted:
             restored = give_back(session, known, wanted, survey)
+            if asked_to_stop():
+                return  # and the next run goes on from here: state and inventory are as they were
+            _resettle(session, known, restored)
             survey = Survey(session.root, known.paths())
             _are_unread(known, survey, restored)
         note(session, known, survey)
@@ -95,6 +105,31 @@ def _are_unread(known: Inventory, survey: Survey, groups: list[str]) -> None:
                 known.units[name].read = max(file.read for file in found.files.values())
 
 
+def _resettle(session: Session, known: Inventory, restored: list[str]) -> None:
+    """Kernels of torch that were built by the same torch at another path."""
+    members = known.members()
+    built: dict[tuple[str, ...], list[str]] = {}
+    worth = 0.0
+    for group in restored:
+        found = known.groups[group].torch
+        for name in members[group] if len(found) == 2 else ():
+            kernels = [f"torch/{path}" for path in known.units[name].files if path.endswith(".main.cpp")]
+            if kernels:
+                worth += known.units[name].cost
+                built.setdefault(found, []).extend(kernels)
+    if not built or worth < ASKING:
+        return
+    from .resettle import Torch, resettle
+
+    row = session.rows["torch"]
+    for path in resettle(session, [(Torch(*torch), paths) for torch, paths in built.items()]):
+        found_in = unit_of(row, path.removeprefix("torch/"))
+        if found_in is not None:
+            name = (row.name, found_in[0].what, found_in[1])
+            session.resettled.add(name)
+            session.events.append(Event(name, "restored"))
+
+
 def add_from_stores(session: Session, known: Inventory) -> None:
     """Add the groups that the stores hold and the inventory does not know."""
     for store in session.stores:
@@ -119,7 +154,12 @@ def _add(known: Inventory, about: dict[str, Any], cost: float) -> None:
         if unit not in known.units or not known.units[unit].group:
             known.units[unit] = found
     known.groups[label(framework, group)] = Group(
-        framework, group, int(about["parts"]), [str(need) for need in about["needs"]], str(about["root"])
+        framework,
+        group,
+        int(about["parts"]),
+        [str(need) for need in about["needs"]],
+        str(about["root"]),
+        tuple(str(text) for text in about.get("torch", ())),
     )
 
 
@@ -220,7 +260,8 @@ def give_back(session: Session, known: Inventory, wanted: Iterable[str], survey:
     for group, reason in work.failed.items():
         say("info", f"{group} was not restored: {reason}")
         session.troubles.append(f"{group}: {reason}")
-        _forget(known, group, members)
+        if reason != _INTERRUPTED:
+            _forget(known, group, members)
     return work.done
 
 
@@ -324,6 +365,8 @@ class _Work:
             if name in self.failed:
                 continue
             try:
+                if asked_to_stop():
+                    raise parcel.BadParcelError(_INTERRUPTED)
                 self._unpack(group, part, name)
             except (parcel.BadParcelError, OSError) as error:
                 with self._lock:

@@ -75,12 +75,17 @@ def _run(
     grace: float,
     quiet: bool,
 ) -> int:
+    session.command, session.environ = command, environ
     session.begin()
     try:
         known = state.read(session.home, session.root)
         if known is None or known.changed():
             _attempt(session, "restore", lambda: _restore(session, catalogue=known is None))
             known = state.read(session.home, session.root)
+        asked = child.asked_to_end()
+        if asked:  # while we restored: the command would have been ended by it
+            session.end()
+            return child.end_like(asked, mask)
         pid = child.start(command, environ, mask)
         ended = child.watch(pid)
         changed = known is None or known.changed()

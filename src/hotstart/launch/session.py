@@ -41,6 +41,11 @@ class Session:
         self.rows = {row.name: row for row in rows}
         #: What people call it; what it used last time is given back first.
         self.workload = workload
+        #: What is run, and with which variables; empty where nobody says.
+        self.command: list[str] = []
+        self.environ: dict[str, str] = {}
+        #: Units that were given another name here: not compiled, though nobody has them yet.
+        self.resettled: set[Name] = set()
         self.began = time()
         self.began_ns = time_ns()
         self.id = f"{self.began_ns:016x}-{os.getpid():x}"
