@@ -14,6 +14,7 @@ from ..compilers.contract import DATABASE, ONCE
 from ..compilers.soundness import is_sound
 from . import budget, parcel, places, state
 from . import inventory as inventories
+from .clone import can_clone, share_with_store
 from .inventory import Group, Inventory, Known, label
 from .live import Turn, others
 from .parcel import Packed
@@ -233,7 +234,12 @@ class _Capture:
             self.session.troubles.append(f"{row.name}: {error}")
             return False
         key = parcel.key(row.name, group, number)
-        return self.session.cache.put(key, artifacts, meta={**about, **described}, cost=cost if number == 0 else 0.0)
+        stored = self.session.cache.put(key, artifacts, meta={**about, **described}, cost=cost)
+        if stored:
+            for index in described["large"]:
+                path = f"{self.session.root}/{row.directory}/{contents[index].path}"
+                share_with_store(self.session.store, artifacts[f"large/{index}"], path)
+        return stored
 
     def _contents(self, row: Framework, name: Name) -> list[Packed] | None:
         """The files of a unit, whole; None if it is not to be had now, and why is noted."""
@@ -317,8 +323,6 @@ def _group_name(names: list[Name]) -> str:
 
 def _can_share(session: Session) -> bool:
     """Whether the file system lets two files share blocks."""
-    from .clone import can_clone
-
     store = session.store
     # Asked beside the directories and not in them: they would look changed.
     return store is not None and can_clone(f"{store.root}/tmp", state.directory(session.home))

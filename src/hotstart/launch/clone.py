@@ -18,6 +18,10 @@ try:
 except ImportError:
     fcntl = None  # type: ignore[assignment]
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..store.local import LocalStore
+
 _FICLONE = 0x40049409
 _FIDEDUPERANGE = 0xC0189436
 _RANGE = struct.Struct("=QQHHI")
@@ -58,6 +62,14 @@ def _try(first: str, second: str) -> bool:
         places.unlink(one)
         places.unlink(two)
     return True
+
+
+def share_with_store(store: LocalStore | None, data: bytes | memoryview, path: str) -> None:
+    """The file at ``path`` holds ``data``, and so does a blob of the store: one copy is enough."""
+    if store is not None:
+        from ..keys.digest import digest_of
+
+        share(store.blobs.path(digest_of(memoryview(data))), path, len(data))
 
 
 def share(source: str, target: str, size: int) -> int:

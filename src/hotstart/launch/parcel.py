@@ -150,15 +150,16 @@ def squeeze(data: bytes) -> bytes | None:
 
 
 class Unpacked:
-    """What a part holds: each file with its content, put right for where it goes."""
+    """A file of a part with its content, put right for where it goes; ``large`` if that is a blob of its own."""
 
-    __slots__ = ("data", "executable", "modified", "path")
+    __slots__ = ("data", "executable", "large", "modified", "path")
 
-    def __init__(self, path: str, data: bytes | memoryview, executable: bool, modified: int) -> None:
+    def __init__(self, path: str, data: bytes | memoryview, executable: bool, modified: int, large: bool) -> None:
         self.path = path
         self.data = data
         self.executable = executable
         self.modified = modified
+        self.large = large
 
 
 def unpack(row: Framework, root: str, entry: Entry, about: dict[str, Any]) -> list[Unpacked]:
@@ -190,7 +191,7 @@ def unpack(row: Framework, root: str, entry: Entry, about: dict[str, Any]) -> li
                 raise BadParcelError("its parts do not add up")
             if holds_paths(row, path):
                 data = relocated(row, path, bytes(data), PLACE, place)
-            found.append(Unpacked(path, data, bool(executable), int(modified)))
+            found.append(Unpacked(path, data, bool(executable), int(modified), number in large))
         if at != len(whole):
             raise BadParcelError("its parts do not add up")
     except (KeyError, TypeError, ValueError) as error:

@@ -23,6 +23,7 @@ from ..store.listing import described
 from . import inventory as inventories
 from . import parcel, places, state
 from .child import asked_to_stop
+from .clone import can_clone, share_with_store
 from .inventory import Group, Inventory, Known, label
 from .live import Turn
 from .session import Event
@@ -334,6 +335,8 @@ class _Work:
         self._groups = groups
         self._written: dict[str, list[str]] = {}
         self._lock = threading.Lock()
+        store = session.store
+        self._share = store is not None and can_clone(f"{store.root}/tmp", state.directory(session.home))
         self.directories: set[str] = set()
         self.failed: dict[str, str] = {}
         self.done: list[str] = []
@@ -386,6 +389,8 @@ class _Work:
             path = f"{base}/{file.path}"
             written.append(path)
             self._write(path, file, row.times)
+            if file.large and self._share:
+                share_with_store(self.session.store, file.data, path)
 
     def _write(self, path: str, file: parcel.Unpacked, times: bool) -> None:
         place = path[: path.rindex("/")]

@@ -96,7 +96,7 @@ def _run(
     finally:
         session.end()
     if not quiet and (session.events or planned.left) and _on_terminal():
-        _summarise(session, planned)
+        _attempt(session, "summary", lambda: _summarise(session, planned))
     return child.end_like(ended.status, mask)
 
 
@@ -167,8 +167,10 @@ def _attempt(session: Session, what: str, work: Any) -> None:
             import traceback
 
             traceback.print_exc()
+        if not session.broken:  # the same cause is likely to come again at the end
+            session.broken = True
+            say(f"{what} failed: {type(error).__name__}: {error}")
         session.troubles.append(f"{what}: {error}")
-        say(f"{what} failed: {type(error).__name__}: {error}")
 
 
 def _record(session: Session, planned: Plan, command: list[str], environ: dict[str, str], ended: child.Ended) -> None:

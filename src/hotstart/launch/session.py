@@ -54,6 +54,8 @@ class Session:
         self.reads_known = True
         #: What could not be done, in words, for the record.
         self.troubles: list[str] = []
+        #: Whether something went wrong that nobody had foreseen, and it was said.
+        self.broken = False
         #: The one budget, in bytes; known once the store is open.
         self.max_size = 0
         self._live = -1
