@@ -66,11 +66,17 @@ def compile_package(module: Any, inputs: tuple[Any, ...], options: dict[str, Any
     package_aoti(path, [file for file in files if not (isinstance(file, str) and file.endswith((".cpp", ".h")))])
 
 
-def graph_breaks() -> int:
-    """How often Dynamo had to break a graph, in this process so far."""
+def graphs() -> tuple[int, int]:
+    """How many graphs Dynamo has made and how often it had to break one, in this process so far."""
     from torch._dynamo.utils import counters
 
-    return sum(counters["graph_break"].values())
+    return int(counters["stats"]["unique_graphs"]), sum(counters["graph_break"].values())
+
+
+def broke(before: tuple[int, int]) -> bool:
+    """Whether what ran since ``before`` was more than one graph. Not every break is counted as such."""
+    made, breaks = graphs()
+    return breaks != before[1] or made > before[0] + 1
 
 
 def changed_settings() -> dict[str, object]:

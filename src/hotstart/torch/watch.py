@@ -157,7 +157,9 @@ class Watch:
                 self._views += (held.values(), held.keys())
             else:
                 self._empty.append(held)
-        return {id(module), *[id(state[name]) for name in _FILLED if name in state]}
+        # Which buffers are saved says nothing about a call.
+        known = (*_FILLED, "_non_persistent_buffers_set")
+        return {id(module), *[id(state[name]) for name in known if name in state]}
 
     def _node(self, record: Any, value: Any) -> None:
         kind = type(value)

@@ -178,7 +178,7 @@ class Engine:
         if shape is not None:
             self._refused.add(shape)
         self.plain()
-        breaks = versions.graph_breaks()
+        before = versions.graphs()
         made = self.run_plain(args, kwargs)
         if self.promote == "never":
             return made
@@ -187,7 +187,7 @@ class Engine:
             record.note("skipped", self.name, key.digest, f"more than {_SHAPES} shapes", "mark what varies as dynamic")
             return made
         wanted = promotion.Wanted(self, cache, key, call, args, kwargs)
-        if versions.graph_breaks() != breaks:
+        if versions.broke(before):
             wanted.refused(_BREAKS)
         elif self.promote == "exit":
             _at_exit(wanted)
@@ -211,10 +211,10 @@ class Engine:
                 record.note("hit", self.name, key.digest)
                 return
             promotion.redirect()
-            breaks = versions.graph_breaks()
+            before = versions.graphs()
             torch.compile(self.target, backend="eager")(*args, **kwargs)
             wanted = promotion.Wanted(self, cache, key, call, args, kwargs)
-            if versions.graph_breaks() != breaks:
+            if versions.broke(before):
                 wanted.refused(_BREAKS)
             else:
                 wanted.promote(wait=True)
