@@ -6,6 +6,8 @@ runs as plain torch.compile. Importing this does not import Dynamo or Inductor.
 
 from __future__ import annotations
 
+import os
+
 import torch
 
 TYPE_CHECKING = False
@@ -58,12 +60,27 @@ def unlifted(program: Any) -> Any:
 
 def compile_package(module: Any, inputs: tuple[Any, ...], options: dict[str, Any], path: str) -> None:
     """Compile a graph module with AOTInductor and write the package to ``path``."""
+    import tempfile
+
     import torch._inductor
     from torch._inductor.package import package_aoti
 
-    files: Any = torch._inductor.aot_compile(module, inputs, options={**options, "aot_inductor.package": True})
-    # The C++ it was made from would be half of the package, and nothing reads it.
-    package_aoti(path, [file for file in files if not (isinstance(file, str) and file.endswith((".cpp", ".h")))])
+    made: Any = torch._inductor.aot_compile(module, inputs, options={**options, "aot_inductor.package": True})
+    with tempfile.TemporaryDirectory() as empty:
+        package_aoti(path, [_without_source(file, empty) for file in made])
+
+
+def _without_source(file: Any, empty: str) -> Any:
+    """An empty file of the same name for the C++ that a package was made from.
+
+    It would be half of the package, and nothing reads it. Its name has to be there:
+    torch before 2.13 finds the metadata of a package by it.
+    """
+    if not isinstance(file, str) or not file.endswith((".cpp", ".h")):
+        return file
+    stand_in = f"{empty}/{os.path.basename(file)}"
+    with open(stand_in, "wb"):
+        return stand_in
 
 
 def graphs() -> tuple[int, int]:
