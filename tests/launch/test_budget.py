@@ -150,3 +150,15 @@ def test_clearing_removes_directories_and_notes(place: Place) -> None:
     assert place.files() == {}
     place.sh("true")
     assert sorted(place.files()) == ["triton/AAA/k.cubin"]  # the store still has it
+
+
+def test_a_download_larger_than_the_cap_does_not_empty_the_store(place: Place) -> None:
+    """It belongs to no unit, so nobody may remove it; giving up everything else would not help."""
+    place.environ["HOTSTART_MAX_SIZE"] = str(20 * MB)
+    place.sh(kernels("AAA BBB", 1))
+    cubins = '"$FLASHINFER_WORKSPACE_BASE/.cache/flashinfer/cubins"'
+    place.sh(f"mkdir -p {cubins}; head -c {60 * MB} /dev/urandom > {cubins}/all; " + kernels("CCC", 1))
+    assert len(list((place.root / "triton").iterdir())) == 3
+    place.wipe()
+    place.sh("true")
+    assert len(list((place.root / "triton").iterdir())) == 3

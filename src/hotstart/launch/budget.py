@@ -24,10 +24,15 @@ if TYPE_CHECKING:
 
 
 def room(session: Session, survey: Survey) -> int:
-    """Bytes that may still be added; negative when there is too much already."""
+    """Bytes that may still be added; negative when there is too much already.
+
+    What cannot be taken away counts for half of the cap at most: or else a download larger than the
+    cap would empty the store at every run, and the cap would still not be kept.
+    """
     store = session.store
     held = store.totals()[1] if store is not None else 0
-    return session.max_size - held - survey.bytes
+    loose = max(0, survey.loose - session.max_size // 2)
+    return session.max_size - held - survey.bytes + loose
 
 
 def make_room(session: Session, known: Inventory, survey: Survey, need: int, wanted: Collection[str]) -> int:
@@ -45,7 +50,7 @@ def before_capture(session: Session, known: Inventory, survey: Survey, new: list
         return
     cap = session.max_size
     fresh = sum(survey.units[name].size for name in new)
-    before = survey.bytes - fresh
+    before = survey.bytes - fresh - max(0, survey.loose - cap // 2)
     if room(session, survey) < 0 and before > cap // 2:
         before -= trim(session, known, survey, before - cap // 2, _groups(known, new))
     store.max_size = max(1, cap - before)
@@ -65,13 +70,18 @@ def keep(session: Session, known: Inventory, survey: Survey, used: list[Name]) -
     spare = _groups(known, used)
     trim(session, known, survey, -room(session, survey), spare)
     if room(session, survey) < 0:
-        session.cache.gc(max_size=max(cap - survey.bytes, cap - min(working, cap // 2)))
+        session.cache.gc(max_size=max(_left(cap, survey), cap - min(working, cap // 2)))
     if room(session, survey) < 0:
         trim(session, known, survey, -room(session, survey), ())
     if room(session, survey) < 0:
         _drop_unstored(session, known, survey)
     if room(session, survey) < 0:
-        session.cache.gc(max_size=max(0, cap - survey.bytes))
+        session.cache.gc(max_size=_left(cap, survey))
+
+
+def _left(cap: int, survey: Survey) -> int:
+    """What the directories leave to the store."""
+    return max(0, cap - survey.bytes + max(0, survey.loose - cap // 2))
 
 
 def trim(session: Session, known: Inventory, survey: Survey, excess: int, spared: Collection[str]) -> int:

@@ -52,8 +52,9 @@ def take_in(session: Session, wait: float, stop: Callable[[], bool]) -> None:
             session.troubles.append("another run was capturing: what is new is taken in by the next run")
             return
         known = inventories.load(session.home) or Inventory(session.root)
-        # A directory that changed within the last tick could change again unseen.
-        time.sleep(state.TICK_NS / 1e9)
+        before = state.read(session.home, session.root)
+        if before is None or before.changed():
+            time.sleep(state.TICK_NS / 1e9)  # a directory that changed within the last tick could change again unseen
         survey = Survey(session.root, known.paths())
         new = [name for name, unit in survey.units.items() if name[0] in session.rows and _is_new(unit, known, name)]
         read = hits(session, known, survey, new)
@@ -72,9 +73,9 @@ def take_in(session: Session, wait: float, stop: Callable[[], bool]) -> None:
             if name in survey.units:
                 arm(session, survey.units[name])  # a framework loads what it has just built
         known.remember(session.workload, _used(known, [*read, *new]))
-        before = survey.bytes
+        held = survey.bytes
         budget.keep(session, known, survey, [*read, *new])
-        if work.removed or healed or survey.bytes != before:
+        if work.removed or healed or survey.bytes != held:
             survey = Survey(session.root, known.paths())
         note(session, known, survey)
 

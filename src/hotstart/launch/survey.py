@@ -66,6 +66,8 @@ class Survey:
         """``known``: framework → path → where it belongs, for the paths that need not be sorted anew."""
         self.root = root
         self.bytes = 0
+        #: Of those the bytes of files that belong to no unit, which nobody may take away: downloads, logs.
+        self.loose = 0
         self.units: dict[Name, Found] = {}
         self._times: list[tuple[bytes, int]] = []
         self._began = time_ns()
@@ -97,7 +99,10 @@ class Survey:
                     waiting.append(path)
                     continue
                 seen = self._count(item)
-                if row is None or seen is None or not S_ISREG(seen.st_mode):
+                if seen is None:
+                    continue
+                if row is None or not S_ISREG(seen.st_mode):
+                    self.loose += seen.st_size
                     continue
                 inside = path[prefix:]
                 if inside in known:
@@ -106,6 +111,7 @@ class Survey:
                     sorted_in = unit_of(row, inside)
                     found = (row, *sorted_in) if sorted_in is not None else None
                 if found is None or found[1].changes == NEVER:
+                    self.loose += seen.st_size
                     continue
                 self._add(found, inside, path, seen)
 
