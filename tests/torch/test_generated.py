@@ -23,58 +23,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.torch.hot_children import child
+    from tests.torch.hot_programs import PLAIN, PROGRAM
 
     from hotstart.cache import Cache
 else:
-    from hot_children import child
+    from hot_programs import PLAIN, PROGRAM
 
 torch: Any = pytest.importorskip("torch", reason="needs torch (any build, no GPU)")
-
-PROGRAM = """
-import torch
-from torch import nn
-FACTOR = {factor}
-TABLE = {table}
-
-def helper(x, scale={default}):
-    return {helper}
-
-def make(value):
-    def inner(x):
-        return x * value{inner}
-    return inner
-
-closed = make({closed})
-
-class Base(nn.Module):
-    limit = {limit}
-    def finish(self, x):
-        return {finish}
-
-class Model(Base):
-    def __init__(self):
-        super().__init__()
-        self.first = nn.Linear(4, 4)
-        self.second = nn.Linear(4, 4)
-        self.third = nn.{layer}
-        self.k = {k}
-        self.register_buffer("shift", torch.arange(4.0))
-{override}
-    def forward(self, x):
-        x = self.{one}(x){order}
-        x = torch.{function}(x)
-        if self.k > {bound}:
-            x = x + self.shift
-        for at in range({loops}):
-            x = helper(x) + TABLE[at % 2]
-        return self.finish(self.third(closed(self.{two}(x)))) * FACTOR
-
-def model():
-    torch.manual_seed(0)
-    made = Model().eval()
-{after}    return made
-"""
 
 numbers = st.sampled_from(["1", "1.0", "2", "0.5", "True", "-1"])
 CHOICES: dict[str, st.SearchStrategy[str]] = {
@@ -109,42 +64,9 @@ CHOICES: dict[str, st.SearchStrategy[str]] = {
         ]
     ),
 }
-#: The program that has a package; every generated one begins as it and has some of its choices made anew.
-PLAIN = {
-    "factor": "2",
-    "table": "[1, 2]",
-    "default": "2",
-    "helper": "x * scale",
-    "inner": "",
-    "closed": "2",
-    "limit": "0.5",
-    "finish": "x.clamp(max=self.limit)",
-    "layer": "GELU()",
-    "k": "2",
-    "override": "",
-    "one": "first",
-    "two": "second",
-    "order": "",
-    "function": "tanh",
-    "bound": "0",
-    "loops": "1",
-    "after": "",
-}
-
 changes = st.lists(st.sampled_from(sorted(CHOICES)), max_size=3, unique=True).flatmap(
     lambda names: st.fixed_dictionaries({name: CHOICES[name] for name in names})
 )
-
-WARM = """
-import sys, torch
-import hotstart.torch
-sys.path.insert(0, sys.argv[1])
-import generated
-with torch.no_grad():
-    said = hotstart.torch.warm(generated.model(), torch.ones(4, 4))
-print(said)
-sys.exit(said["event"] not in ("published", "hit"))
-"""
 
 
 def program(directory: Path, choices: dict[str, str], name: str) -> Any:
@@ -160,25 +82,16 @@ def program(directory: Path, choices: dict[str, str], name: str) -> Any:
         sys.path.remove(str(directory))
 
 
-@pytest.fixture(scope="session")
-def packaged(home: Path) -> Path:
-    directory = home / "generated"
-    directory.mkdir(exist_ok=True)
-    (directory / "generated.py").write_text(PROGRAM.format(**PLAIN), encoding="utf-8")
-    run = child(home, WARM, str(directory))
-    assert run.returncode == 0, run.stdout + run.stderr
-    return home
-
-
 def test_equal_keys_mean_equal_results(
-    packaged: Path, cache_of: Callable[[Path], Cache], tmp_path_factory: pytest.TempPathFactory
+    ranks: Path, cache_of: Callable[[Path], Cache], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     import hotstart.torch
 
-    cache = cache_of(packaged)
+    cache = cache_of(ranks)
     results: dict[str, Any] = {}
     served = []
     x = torch.linspace(-2, 2, 16).reshape(4, 4)
+    threads = torch.get_num_threads()
     root = tmp_path_factory.mktemp("programs")
     count = iter(range(1 << 30))
 
@@ -203,6 +116,10 @@ def test_equal_keys_mean_equal_results(
             served.append(bool(compiled._engine._packages))
         sys.modules.pop(name, None)
 
-    check()
+    torch.set_num_threads(1)  # as the ranks have it
+    try:
+        check()
+    finally:
+        torch.set_num_threads(threads)
     assert len(results) > 20, "the examples hardly differ"
     assert any(served) and not all(served), "the package was never, or always, the one"
