@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from typing import Any, NoReturn, Self
 
+    from .remote.sharing import Sharing
     from .store.entry import BytesLike
     from .store.explain import Explanation
     from .store.flight import Flight, Flights, Pending
@@ -67,6 +68,9 @@ class Cache:
     ``read_only``  never write; also no recency
     ``durable``    fsync what is put, for those who publish from it
     ``wait``       the longest anybody waits for another's compile
+    ``remote``     URL of a remote, or several separated by commas; docs/sharing.md has this and the next:
+                   ``scope`` to write and others to read, ``trust`` the file of trusted keys,
+                   ``signing_key`` the file of the key to sign with, ``allow_unsigned`` to run anybody's entries
 
     Only misuse raises. Whatever the disk does, ``get`` returns an entry that was
     checked or None, ``put`` says whether it stored, ``get_or_compile`` returns what
@@ -85,6 +89,11 @@ class Cache:
         read_only: bool = False,
         durable: bool = False,
         wait: float = DEFAULT_WAIT,
+        remote: str = "",
+        scope: str = "main",
+        trust: str = "",
+        signing_key: str = "",
+        allow_unsigned: bool = False,
     ) -> None:
         if isinstance(under, (str, os.PathLike)):
             raise UsageError(f"under is a list of directories, not one: write under=[{os.fspath(under)!r}]")
@@ -98,6 +107,11 @@ class Cache:
             "read_only": read_only,
             "durable": durable,
             "wait": wait,
+            "remote": remote,
+            "scope": scope,
+            "trust": trust,
+            "signing_key": signing_key,
+            "allow_unsigned": allow_unsigned,
         }
         self.path = os.fspath(path) if path is not None else None
         self.wait = wait
@@ -124,6 +138,12 @@ class Cache:
         self._ttl_ns = int(ttl * 1e9) if ttl is not None else 0
         self._flights: Flights | None = None
         self._starting = allocate_lock()
+        self._sharing: Sharing | None = None
+        if remote:
+            from .remote.sharing import Sharing
+
+            names = ("remote", "scope", "trust", "signing_key", "allow_unsigned", "read_only")
+            self._sharing = Sharing(self.counters, self.path, {name: self._arguments[name] for name in names})
         keep_track(self)
 
     # -- the three --------------------------------------------------------------
@@ -154,6 +174,11 @@ class Cache:
             if entry is not None:
                 self._promote(entry)
                 return entry
+        if self._sharing is not None:
+            entry = self._sharing.read(digest)
+            if entry is not None:
+                self._promote(entry)
+            return entry
         return None
 
     def put(
@@ -236,11 +261,15 @@ class Cache:
     ) -> Entry:
         """Compile for all threads of this process, and under the lock file for all processes."""
         held = flights.held()
-        lock = None
+        lock = lease = None
         stored = False
         try:
             lock = flights.lock(key.digest, deadline, flights.may_wait(key.digest))
             entry = self._look_again(key.digest)
+            if entry is None and self._sharing is not None and flights.may_wait(key.digest):
+                entry, lease = self._sharing.seek(key.digest, deadline - time.monotonic())
+                if entry is not None:
+                    self._promote(entry)
             if entry is not None:
                 stored = True
             else:
@@ -255,6 +284,8 @@ class Cache:
             flight.error = error
             raise
         finally:
+            if lease is not None:
+                lease.release()
             if lock is not None:
                 lock.release(stored=stored)
             flights.land(key.digest, flight)
@@ -304,10 +335,12 @@ class Cache:
             stored = True
         if stored:
             self.counters.put()
+        if self._sharing is not None:
+            self._sharing.offer(draft)
         return stored
 
     def _promote(self, entry: Entry) -> None:
-        """A hit in a layer fills the nearer tiers, as it was: same key, cost, time and provenance."""
+        """A hit in a layer or a remote fills the nearer tiers, as it was: same key, cost, time and provenance."""
         if self._disk is not None and not self._disk.unwritable:
             self._disk.write(Draft.of(entry))
         if self._memory.max_bytes:
@@ -435,7 +468,13 @@ class Cache:
         """What this object did and what the store holds; docs/counters.md explains each number."""
         from .store.statistics import summarise
 
-        return summarise(self.counters, self._memory, self._disk, self._layers)
+        found = summarise(self.counters, self._memory, self._disk, self._layers)
+        return self._sharing.add_to(found) if self._sharing is not None else found
+
+    @property
+    def sharing(self) -> Sharing | None:
+        """The remote side, for parts of hotstart that push and pull; None without a remote."""
+        return self._sharing
 
     def __len__(self) -> int:
         return self._disk.totals()[0] if self._disk is not None else len(self._memory)
@@ -447,8 +486,13 @@ class Cache:
         return digest in self._memory or any(store.contains(digest) for store in stores)
 
     def close(self) -> None:
-        """Make uses in memory known and close files. A closed cache opens again when it is used."""
+        """Make uses in memory known, see out what is on its way to a remote, for seconds at most, and close files.
+
+        A closed cache opens again when it is used.
+        """
         self._memory.flush()
+        if self._sharing is not None:
+            self._sharing.close()
         for store in ([self._disk] if self._disk else []) + self._layers:
             store.close()
 
@@ -479,6 +523,8 @@ class Cache:
         self._memory.after_fork()
         if self._flights is not None:
             self._flights.after_fork()
+        if self._sharing is not None:
+            self._sharing.after_fork()
         for store in ([self._disk] if self._disk else []) + self._layers:
             store.after_fork()
 

@@ -26,7 +26,18 @@ _DEFAULTS: dict[str, Any] = {
     "read_only": False,
     "disable": False,
     "under": [],
+    "remote": "",
+    "scope": "main",
+    "trust": "",
+    "signing_key": "",
+    "allow_unsigned": False,
+    "offline": False,
 }
+
+#: Whose code is run here, and who signs for this machine, is not for a checkout to say.
+_NOT_FOR_PROJECTS = {"trust", "signing_key", "allow_unsigned"}
+
+_SHARING = ("scope", "trust", "signing_key", "allow_unsigned")
 
 _SWITCHES = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
@@ -34,9 +45,10 @@ _SWITCHES = {"1": True, "true": True, "yes": True, "on": True, "0": False, "fals
 class Config:
     """Settled values by name, and for each the place it was read from."""
 
-    def __init__(self, values: dict[str, Any], sources: dict[str, str]) -> None:
+    def __init__(self, values: dict[str, Any], sources: dict[str, str], *, remote_of_project: bool = False) -> None:
         self.values = values
         self.sources = sources
+        self.remote_of_project = remote_of_project
 
     def __getitem__(self, name: str) -> Any:
         return self.values[name]
@@ -48,24 +60,41 @@ class Config:
         if self.values["disable"]:
             return Cache(None, memory=0)
         arguments = {name: self.values[name] for name in ("max_size", "memory", "policy", "read_only", "under")}
+        arguments |= self.sharing()
         arguments.update(overrides)
         path = arguments.pop("path", None) or f"{home_directory(self.values['home'])}/store"
         return Cache(path, **arguments)
+
+    def sharing(self) -> dict[str, Any]:
+        """The arguments of ``Cache`` for its remote; none when there is no remote, or it is not to be used."""
+        remote = self.values["remote"]
+        if not remote or self.values["offline"]:
+            return {}
+        if self.remote_of_project:
+            from .remote.url import read_only_chain
+
+            # A checkout may say where to look. Where to send what is compiled here, it may not.
+            remote = read_only_chain(remote)
+        return {"remote": remote, **{name: self.values[name] for name in _SHARING}}
 
 
 def load(project: str | None = None) -> Config:
     """Read the environment and the files. Raises UsageError naming the place of a value that makes no sense."""
     values, sources = dict(_DEFAULTS), dict.fromkeys(_DEFAULTS, "default")
-    for path in (_user_file(), _project_file(project)):
+    theirs = _project_file(project)
+    for path in (_user_file(), theirs):
         if path is not None:
             for name, value in _read_toml(path).items():
-                _set(values, sources, name, value, path)
+                if path == theirs and name in _NOT_FOR_PROJECTS:
+                    say("warning", f"{path}: {name} is for the user to set, and ignored here", once=f"{path} {name}")
+                else:
+                    _set(values, sources, name, value, path)
     for name in _DEFAULTS:
         variable = f"HOTSTART_{name.upper()}"
         text = os.environ.get(variable)
         if text:
             _set(values, sources, name, text, variable)
-    return Config(values, sources)
+    return Config(values, sources, remote_of_project=theirs is not None and sources["remote"] == theirs)
 
 
 def _set(values: dict[str, Any], sources: dict[str, str], name: str, value: Any, source: str) -> None:

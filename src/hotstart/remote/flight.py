@@ -28,9 +28,10 @@ LEASE = 20.0
 #: A holder renews this many times within a lease.
 RENEWALS = 3
 
-#: The first pause between two looks; then a quarter of the time waited so far, up to a quarter of the lease.
-_FIRST_PAUSE = 0.05
-_PART = 0.25
+#: The first pause between two looks; then this part of the time waited so far, up to a quarter of the lease.
+_FIRST_PAUSE = 0.1
+_GROWTH = 0.5
+_LONGEST = 0.25
 
 # Steps: what to do, with a number where there is one.
 LOOK = "look"  # is the entry there? → told_look
@@ -114,7 +115,10 @@ class Seeker:
 
     def told_busy(self, now: float) -> None:
         """The remote asks everybody to slow down: nothing was learnt, and a little later it may be."""
-        self._observed(now, max(self._seen, 1))
+        if now - self._started >= self._patience:
+            self.step, self.why = ALONE, "patience"
+        else:
+            self._pause(now, self._started + self._patience)
 
     def told_pause(self, now: float) -> None:
         self.step = LOOK
@@ -135,10 +139,12 @@ class Seeker:
         elif now - self._since >= self._lease:
             self.step, self.number = CREATE, float(self._seen + 1)
         else:
-            longest = min(_PART * self._lease, max(_FIRST_PAUSE, _PART * (now - self._started)))
-            pause = longest * (0.75 + 0.5 * self._chance())
-            left = min(self._since + self._lease, self._started + self._patience) - now
-            self.step, self.number = PAUSE, max(0.0, min(pause, left))
+            self._pause(now, min(self._since + self._lease, self._started + self._patience))
+
+    def _pause(self, now: float, until: float) -> None:
+        """Longer the longer it takes, spread by chance, and not past what has to be noticed."""
+        longest = min(_LONGEST * self._lease, max(_FIRST_PAUSE, _GROWTH * (now - self._started)))
+        self.step, self.number = PAUSE, max(0.0, min(longest * (0.75 + 0.5 * self._chance()), until - now))
 
 
 def renewal_after(lease: float = LEASE) -> float:

@@ -69,7 +69,9 @@ class Leases:
                     time.sleep(seeker.number)
                     seeker.told_pause(time.monotonic())
                 elif seeker.step == flight.LOOK:
-                    entry = self._tier.read(digest, fresh=True)
+                    entry, doubt = self._tier.find(digest)
+                    if entry is None and doubt is not None:
+                        raise doubt
                     seeker.told_look(time.monotonic(), entry is not None)
                 else:
                     self._ask(remote, digest, seeker)

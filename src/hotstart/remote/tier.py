@@ -100,7 +100,11 @@ class RemoteTier:
         if not fresh and self._absent.get(digest, 0.0) > time.monotonic():
             self.counters.add("remote.negative")
             return None
-        certain = True
+        return self.find(digest)[0]
+
+    def find(self, digest: str) -> tuple[Entry | None, RemoteError | None]:
+        """The entry, or None and why that is not certain, if it is not."""
+        doubt: RemoteError | None = None
         for scope in self.scopes:
             name = entry_name(scope, digest)
             for number, remote in enumerate(self.remotes):
@@ -109,8 +113,8 @@ class RemoteTier:
                     entry, raw = self._open(remote, name, found, digest, scope)
                 except AbsentError:
                     continue
-                except RemoteError:
-                    certain = False  # counted by its guard
+                except RemoteError as error:
+                    doubt = error  # counted by its guard
                     continue
                 except RejectedError as error:
                     self._reject(remote, name, found.tag, error)
@@ -120,10 +124,10 @@ class RemoteTier:
                     self.hits += 1
                     self.saved += entry.cost
                 self.counters.add("remote.bytes_read", len(raw))
-                return entry
-        if certain:
+                return entry, None
+        if doubt is None:
             self._remember_absent(digest)
-        return None
+        return None, doubt
 
     def _open(self, remote: Guarded, name: str, found: Found, digest: str, scope: str) -> tuple[Entry, Any]:
         """The entry, and the object as it travels. Raises RejectedError, RemoteError."""
@@ -279,7 +283,7 @@ def open_tier(
         raise UsageError("remote is empty: a URL such as s3://bucket/prefix")
     trusted = TrustList("")
     try:
-        trusted = TrustList.load(trust or default_trust_file())
+        trusted = TrustList.load(os.path.expanduser(trust) if trust else default_trust_file())
     except UsageError as error:
         say("warning", str(error), once="trust list")
     if not len(trusted) and not allow_unsigned:
@@ -297,7 +301,7 @@ def open_tier(
 
 def _load_signer(path: str, quiet: bool) -> SigningKey | None:
     """The key to sign with; None, and said unless it is no matter, where there is none that can be used."""
-    where = path or default_key_file()
+    where = os.path.expanduser(path) if path else default_key_file()
     if not path and not os.path.exists(where):
         if not quiet:
             say(

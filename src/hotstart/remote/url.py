@@ -49,6 +49,11 @@ def split_chain(setting: str) -> list[str]:
     return [url.strip() for url in urls if url.strip()]
 
 
+def read_only_chain(setting: str) -> str:
+    """The same remotes, none of them to be written."""
+    return ",".join(f"{url}{'&' if '?' in url else '?'}read_only=1" for url in split_chain(setting))
+
+
 def open_remote(url: str, *, read_only: bool = False) -> Remote:
     """One remote. Raises UsageError for a URL that cannot mean one."""
     remote = _open(url, read_only)

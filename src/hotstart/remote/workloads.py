@@ -112,11 +112,11 @@ def pull(tier: RemoteTier, disk: LocalStore, name: str, progress: Progress | Non
 
 
 def _manifest(tier: RemoteTier, remote: Guarded, scope: str, name: str) -> Manifest | None:
-    found = _read_manifest(tier, remote, scope, name)
+    found = read_manifest(tier, remote, scope, name)
     return found[0] if found is not None else None
 
 
-def _read_manifest(tier: RemoteTier, remote: Guarded, scope: str, name: str) -> tuple[Manifest | None, str] | None:
+def read_manifest(tier: RemoteTier, remote: Guarded, scope: str, name: str) -> tuple[Manifest | None, str] | None:
     """The manifest, None in its place when what is there does not check, and its tag; None when there is none."""
     where = workload_name(scope, name)
     try:
@@ -282,7 +282,7 @@ def _push_once(
     progress: Progress | None,
 ) -> bool:  # fmt: skip
     scope = tier.scope
-    there = _read_manifest(tier, remote, scope, name)
+    there = read_manifest(tier, remote, scope, name)
     old, tag = there if there is not None else (None, "")
     held = old.digests() if old is not None else set()
     singles = list(old.singles) if old is not None else []
