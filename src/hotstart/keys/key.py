@@ -19,7 +19,7 @@ KEY_VERSION = 1
 _DEVICE = labelled("hotstart.DeviceClass", b"")
 
 #: A field whose encoding is at most this long is kept whole in the entry.
-_SHORT_FIELD = 96
+_SHORT_FIELD = 256
 
 #: How the encoding of ``bytes`` of each such length begins; formatting one costs more than the look-up.
 _LENGTHS = [b"b%d:" % length for length in range(_SHORT_FIELD + 1)]
