@@ -145,8 +145,8 @@ def _items(label: str, was: dict[str, Any], now: dict[str, Any]) -> tuple[str, i
 
 
 def _members(label: str, was: Any, now: Any) -> tuple[str, int]:
-    gone = [item for item in was if item not in now and item != ""]
-    added = [item for item in now if item not in was and item != ""]
+    gone = [item for item in was if item not in now and _plain(item)]
+    added = [item for item in now if item not in was and _plain(item)]
     if len(gone) == 1 and len(added) == 1:
         return f"{label} {_plain(gone[0])} → {_plain(added[0])}", 1
     parts = [f"{_plain(item)} was added" for item in added] + [f"{_plain(item)} was left out" for item in gone]
