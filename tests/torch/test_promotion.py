@@ -67,8 +67,8 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_helper_killed_at_any_moment_leaves_no_broken_entry(job: Path, tmp_path: Path, scale: int) -> None:
-    """HOTSTART_TEST_SCALE=50 kills fifty."""
-    chance = random.Random(5)
+    """HOTSTART_TEST_SCALE=50 kills fifty; each scale has moments of its own."""
+    chance = random.Random(scale)
     kills = 0
     longest = 24.0
     for number in range(scale):

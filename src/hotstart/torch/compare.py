@@ -56,6 +56,22 @@ def difference(found: Any, wanted: Any, what: str = "the result") -> str:
     return ""
 
 
+def no_worse(found: Any, wanted: Any, exact: Any) -> bool:
+    """Whether ``found`` is as near to a result of higher precision as ``wanted``, eager's own, is.
+
+    A deep network in bfloat16 is some per cent off whoever computes it: eager rounds after
+    every operation, a fused kernel less often. Then it is not the distance between the two
+    that says whether one of them is wrong.
+    """
+    if not found.is_floating_point() or found.shape != exact.shape or _strides(found) != _strides(wanted):
+        return False
+    ours, theirs = (found.double() - exact.double()), (wanted.double() - exact.double())
+    error, allowed = float(ours.pow(2).mean().sqrt()), float(theirs.pow(2).mean().sqrt())
+    size = float(exact.double().pow(2).mean().sqrt())
+    # Eager that is off by more than half of the result proves nothing.
+    return allowed < size / 2 and error <= 1.5 * allowed
+
+
 def _kind(tensor: Any) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)} on {tensor.device}"
 

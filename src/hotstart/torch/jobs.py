@@ -208,7 +208,7 @@ def _environment() -> dict[str, str]:
     places = [os.path.dirname(os.path.dirname(os.path.abspath(str(hotstart.__file__))))]
     places += [os.path.abspath(place) for place in found.get("PYTHONPATH", "").split(os.pathsep) if place]
     found["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(places))
-    found.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(max(1, min(8, (os.cpu_count() or 1) // 4))))
+    found.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(max(1, min(8, (os.cpu_count() or 1) // 2))))
     found.pop("LD_PRELOAD", None)
     return found
 

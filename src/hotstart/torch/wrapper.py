@@ -147,6 +147,13 @@ class Engine:
             record.note("failed", self.name, key.digest, f"the package could not be loaded: {error!r}"[:500])
             say("warning", f"{self.name}: its package could not be loaded: {error!r}", once=f"load {key.digest}")
             return None
+        if self.arguments.get("mode") == "max-autotune" and call.device[0] == "cuda":
+            say(
+                "warning",
+                f"{self.name}: max-autotune asks for CUDA graphs too; its package is launched without them "
+                '(mode="max-autotune-no-cudagraphs" asks for that, promote="never" for torch.compile)',
+                once=f"graphs {self.name}",
+            )
         self._served = [package, *self._served[: 2 * _SHAPES]]
         record.note("hit", self.name, key.digest, seconds=entry.cost)
         return package

@@ -1,0 +1,63 @@
+"""What counts as the same result: deviations that a dtype explains, and nothing beyond."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hotstart.torch.compare import difference, no_worse
+
+torch: Any = pytest.importorskip("torch", reason="needs torch (any build, no GPU)")
+
+
+def test_rounding_passes_and_more_does_not() -> None:
+    torch.manual_seed(0)
+    for dtype, small, large in ((torch.float32, 1e-4, 1e-2), (torch.bfloat16, 5e-3, 0.2), (torch.float64, 1e-8, 1e-4)):
+        wanted = torch.randn(1000, dtype=torch.float64)
+        noise = torch.randn(1000, dtype=torch.float64)
+        assert difference((wanted * (1 + small * noise)).to(dtype), wanted.to(dtype)) == ""
+        assert "off by" in difference((wanted * (1 + large * noise)).to(dtype), wanted.to(dtype))
+
+
+def test_one_wrong_element_is_found() -> None:
+    wanted = torch.ones(100_000)
+    found = wanted.clone()
+    found[5] = 2.0
+    assert "off by" in difference(found, wanted)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_what_is_not_finite_has_to_be_so_in_both(number: float) -> None:
+    wanted = torch.ones(10)
+    found = wanted.clone()
+    found[3] = number
+    assert "infinities" in difference(found, wanted)
+    assert "infinities" in difference(wanted, found)
+    assert difference(found, found.clone()) == ""
+    assert "nothing finite" in difference(torch.full((2,), number), torch.full((2,), number))
+
+
+def test_shape_dtype_and_strides_count() -> None:
+    base = torch.randn(4, 6)
+    for other in (base.double(), base.reshape(6, 4), base.T.contiguous().T):
+        assert difference(other, base)
+    assert difference(base[:1].clone(), base.T.contiguous().T[:1].contiguous()) == ""
+
+
+def test_integers_may_differ_where_candidates_were_equal() -> None:
+    wanted = torch.zeros(1000, dtype=torch.long)
+    found = wanted.clone()
+    found[:10] = 1
+    assert difference(found, wanted) == ""
+    found[:100] = 1
+    assert "differ" in difference(found, wanted)
+
+
+def test_low_precision_is_measured_against_high() -> None:
+    torch.manual_seed(0)
+    exact = torch.randn(1000)
+    eager, ours, wrong = (exact + size * torch.randn(1000) for size in (0.1, 0.12, 0.3))
+    assert no_worse(ours, eager, exact)
+    assert not no_worse(wrong, eager, exact)
+    assert not no_worse(torch.zeros(1000), torch.zeros(1000), exact), "eager that is all wrong proves nothing"
