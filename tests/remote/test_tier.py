@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from hotstart.remote import tier as tier_module
 from hotstart.remote.contract import AbsentError
 from hotstart.remote.directory import Directory
+from hotstart.remote.leases import Lease
 from hotstart.remote.queue import MOST_JOBS, Queue
 from hotstart.remote.tier import entry_name
 from hotstart.remote.url import open_remote
@@ -195,3 +197,21 @@ def test_a_job_that_fails_does_not_end_the_others() -> None:
     assert queue.flush(30)
     assert done.is_set()
     assert counters.snapshot()["remote.failed.ZeroDivisionError"] == 1
+
+
+@pytest.mark.parametrize("skew", [-600, 600, 10 * 365 * 86_400])
+def test_a_clock_that_is_off_changes_nothing(team: Team, skew: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times are shown to people; what counts as expired is judged by each machine's own running clock alone."""
+    entry = make_entry(1)
+    real, real_ns = time.time, time.time_ns
+    monkeypatch.setattr(time, "time", lambda: real() + skew)
+    monkeypatch.setattr(time, "time_ns", lambda: real_ns() + skew * 10**9)
+    writer = team.machine()
+    lease = writer.leases.seek(entry.digest, 5.0)
+    assert isinstance(lease, Lease)
+    assert writer.publish(entry)
+    lease.release()
+    assert writer.flush(30)
+    monkeypatch.setattr(time, "time", real)
+    monkeypatch.setattr(time, "time_ns", real_ns)
+    assert same(team.machine().read(entry.digest), entry)

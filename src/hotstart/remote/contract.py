@@ -214,10 +214,15 @@ def in_parallel(work: Callable[[Any], object], items: Iterable[Any], most: int =
                 errors.append(error)
 
     threads = [threading.Thread(target=worker, daemon=True) for _ in range(min(most, len(waiting)) - 1)]
+    running = []
     for thread in threads:
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:
+            break  # the interpreter is ending: this thread does all of it
+        running.append(thread)
     worker()
-    for thread in threads:
+    for thread in running:
         thread.join()
     if errors:
         raise errors[0]
