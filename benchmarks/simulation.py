@@ -180,7 +180,7 @@ class World:
         if seeker.step == PAUSE:
             self.at(self.now + seeker.number / node.rate, self.paused, node)
         elif seeker.step == LOOK:
-            self.ask("get", 1, self.told_look, self.missed_look, node)
+            self.ask("get", 1, self.told_look, self.busy, node)
         elif seeker.step == PEEK:
             self.ask("get", 2, self.told_peek, self.busy, node, number)
         elif seeker.step == SURVEY:
@@ -203,11 +203,6 @@ class World:
     def told_look(self, node: Node) -> None:
         assert node.seeker is not None
         node.seeker.told_look(node.clock(self.now), node.key in self.store.entries)
-        self.step(node)
-
-    def missed_look(self, node: Node) -> None:
-        assert node.seeker is not None
-        node.seeker.told_look(node.clock(self.now), False)
         self.step(node)
 
     def told_peek(self, node: Node, number: int) -> None:
@@ -316,11 +311,12 @@ def plot(results: list[dict[str, Any]], path: Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = "hotstart"
     from matplotlib import pyplot
 
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4))
     for result in results:
-        hot = result["hot"]
+        hot = result["hot"][:: max(1, len(result["hot"]) // 400)]
         share = [100 * (number + 1) / len(hot) for number in range(len(hot))]
         left.plot([max(second, 0.1) for second in hot], share, label=MODES[result["mode"]])
     left.set(xscale="log", xlabel="seconds since the fleet was started", ylabel="nodes that are hot (%)")
