@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from hotstart.torch.compare import difference, no_worse
+from hotstart.torch.verify import widened
 
 torch: Any = pytest.importorskip("torch", reason="needs torch (any build, no GPU)")
 
@@ -61,3 +62,31 @@ def test_low_precision_is_measured_against_high() -> None:
     assert no_worse(ours, eager, exact)
     assert not no_worse(wrong, eager, exact)
     assert not no_worse(torch.zeros(1000), torch.zeros(1000), exact), "eager that is all wrong proves nothing"
+
+
+class Norm(torch.nn.Module):  # type: ignore[misc]
+    """Casts up and back by name, as the norms of language models do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = torch.nn.Buffer(torch.linspace(0.5, 1.5, 8, dtype=torch.bfloat16))
+
+    def forward(self, x: Any, w: Any) -> Any:
+        up = x.to(torch.float32)
+        return (up * torch.rsqrt(up.pow(2).mean(-1, keepdim=True) + 1e-6)).to(torch.bfloat16) * self.scale @ w
+
+
+def test_a_program_that_names_its_precision_can_be_run_in_a_higher_one() -> None:
+    torch.manual_seed(0)
+    x, w = torch.randn(4, 8, dtype=torch.bfloat16), torch.randn(8, 8, dtype=torch.bfloat16)
+    program = torch.export.export(Norm(), (x, w)).module(check_guards=False)
+    low, exact = program(x, w), widened(program, torch.bfloat16)(x.float(), w.float())
+    assert (low.dtype, exact.dtype) == (torch.bfloat16, torch.float32)
+    assert torch.equal(program(x, w), low), "the program itself is as it was"
+    assert no_worse(low, low, exact)
+    assert not no_worse(low + 1, low, exact)
+    wide = Norm()
+    wide.scale = torch.nn.Buffer(wide.scale.float())
+    up = x.float()
+    expected = (up * torch.rsqrt(up.pow(2).mean(-1, keepdim=True) + 1e-6)) * wide.scale @ w.float()
+    torch.testing.assert_close(exact, expected)

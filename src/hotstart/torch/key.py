@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 #: Raised when what is in a package, or how it is called, changes.
 _VERSION = 1
 
+#: What torch and we note on tensors for ourselves.
+_MARKS = ("_dynamo_", "_hotstart_", "_has_dynamo_", "_specialize_on", "_typed_storage")
+
 #: Modes of torch.compile, and what each of them sets, less the CUDA graphs that a package cannot have.
 _MODES: dict[str | None, dict[str, object]] = {
     None: {},
@@ -109,7 +112,19 @@ def describe(tensor: Any, marked: Mapping[int, tuple[int, int]] | None = None) -
     sizes = tuple((marked or {}).get(at, size) for at, size in enumerate(tensor.shape))
     strides = "contiguous" if marked else tuple(tensor.stride())
     kind = "" if type(tensor) is torch.Tensor else type(tensor).__name__
-    return sizes, strides, str(tensor.dtype), tensor.device.type, tensor.requires_grad, kind
+    return sizes, strides, str(tensor.dtype), tensor.device.type, tensor.requires_grad, kind, _attributes(tensor)
+
+
+def _attributes(tensor: Any) -> list[tuple[str, object]]:
+    """What somebody has hung on a tensor, which a forward may read: plain values, by value."""
+    found = []
+    for name, value in vars(tensor).items():
+        if name.startswith(_MARKS):
+            continue
+        if not isinstance(value, bool | int | float | str | None):
+            raise NotHotError(f"a tensor has the attribute {name}, a {type(value).__qualname__}", "keep it elsewhere")
+        found.append((name, (type(value).__name__, str(value))))
+    return sorted(found)
 
 
 def options_of(arguments: Mapping[str, Any]) -> dict[str, object]:

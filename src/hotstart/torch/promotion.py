@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from ..cache import Cache
     from ..keys.key import Key
-    from .wrapper import Engine
+    from .engine import Engine
 
 
 def redirect() -> None:

@@ -121,6 +121,8 @@ class Survey(Walk):
             raise NotHotError(f"{name} is a {type(tensor).__qualname__}, which is more than a tensor")
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.device.type == "meta":
             raise NotHotError(f"{name} is a tensor of layout {tensor.layout} on {tensor.device.type}")
+        if tensor.is_conj() or tensor.is_neg():
+            raise NotHotError(f"{name} is lazily conjugated or negated", "call resolve_conj() or resolve_neg()")
         if id(tensor) not in self._lifted:
             self._lifted[id(tensor)] = len(self.tensors)
             self.tensors.append(tensor)
