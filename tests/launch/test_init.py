@@ -58,8 +58,8 @@ def test_under_run_capturing_is_left_to_it(place: Place) -> None:
 
 def test_a_forked_child_does_not_capture(place: Place) -> None:
     fork = "\nimport sys\npid = os.fork()\nif pid == 0: sys.exit(0)\nos.waitpid(pid, 0)\n"
-    done = program(place, INIT + WRITE + fork)
-    assert (done.returncode, done.stderr) == (0, "")
+    done = program(place, INIT + WRITE + fork + f"print(os.path.exists({str(place.home / 'runs')!r}))")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "False\n", "")
     assert len(list((place.home / "runs").iterdir())) == 1
 
 
