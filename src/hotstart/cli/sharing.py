@@ -1,0 +1,248 @@
+"""``hotstart push``, ``pull``, ``trust`` and ``remote``: thin over ``remote`` and ``trust``.
+
+Four commands in one module, so ``main`` takes the command as its first word.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from ..errors import UsageError
+from .options import Parser, configured, seconds
+from .output import print_json, say, table
+from .progress import Progress
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..cache import Cache
+    from ..remote.tier import RemoteTier
+    from ..remote.workloads import Transfer
+    from ..store.local import LocalStore
+    from ..trust.scope import TrustList
+
+
+def main(arguments: list[str]) -> int:
+    commands = {"push": push, "pull": pull, "trust": trust, "remote": remote}
+    if not arguments or arguments[0] not in commands:
+        raise UsageError(f"sharing: one of {', '.join(commands)}")
+    return commands[arguments[0]](arguments[1:])
+
+
+def push(arguments: list[str]) -> int:
+    parser = Parser(
+        "push",
+        "Publish what is in the store as a named workload, signed: packs of at most 64 MB and a manifest.\n"
+        "What is there already is not sent again; what others signed is left out.",
+        "hotstart push train",
+        "hotstart push train --kind triton",
+    )
+    parser.add_argument("name", help="the workload, as in hotstart run --name")
+    parser.add_argument("--kind", help="only entries of this kind; hotstart ls --json shows kinds")
+    options = parser.parse_args(arguments)
+    from ..remote.workloads import push as send
+
+    cache, tier, disk = _shared("push")
+    with _Bar("pushing") as step:
+        done = send(tier, disk, options.name, cache.digests(options.kind), step)
+    tier.close()
+    return _say_transfer(done, options, "pushed", f"workload {options.name}")
+
+
+def pull(arguments: list[str]) -> int:
+    parser = Parser(
+        "pull",
+        "Bring what a named workload needs into the store: one request for the manifest and one a pack for what is\n"
+        "missing here. Interrupted, it goes on where it ended. Exit status 1 when there is no such workload.",
+        "hotstart pull train",
+    )
+    parser.add_argument("name", help="the workload")
+    options = parser.parse_args(arguments)
+    from ..remote.workloads import pull as bring
+
+    _, tier, disk = _shared("pull")
+    with _Bar("pulling") as step:
+        done = bring(tier, disk, options.name, step)
+    if not done.found and not options.json:
+        say(f"there is no workload {options.name} that can be used")
+        return 1
+    _say_transfer(done, options, "pulled", f"workload {options.name}")
+    return 0 if done.found and not done.failed else 1
+
+
+def remote(arguments: list[str]) -> int:
+    parser = Parser(
+        "remote gc",
+        "Remove from the remote what is old, what nobody refers to, or the oldest down to a size.\n"
+        "From listings: nothing but manifests is read.",
+        "hotstart remote gc --older-than 30d",
+        "hotstart remote gc --max-size 50GiB --scope pr-7 --dry-run",
+    )
+    parser.add_argument("what", choices=["gc"], help="what to do")
+    parser.add_argument("--older-than", type=seconds, metavar="TIME", help="written longer ago than this: 30d")
+    parser.add_argument("--max-size", metavar="SIZE", help='leave at most this: "50GiB"')
+    parser.add_argument("--scope", action="append", metavar="SCOPE", help="only this scope; may be repeated")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be removed, and remove nothing")
+    options = parser.parse_args(arguments)
+    from ..insight import words
+    from ..remote.hygiene import collect
+    from ..store.sizes import parse_size
+
+    _, tier, _ = _shared("remote gc")
+    size = parse_size(options.max_size, "--max-size", zero=True) if options.max_size is not None else None
+    done = collect(tier, older_than=options.older_than, max_size=size, scopes=options.scope, dry_run=options.dry_run)
+    if options.json:
+        print_json({"dry_run": options.dry_run, **done.as_dict()})
+        return 0
+    verb = "would remove" if options.dry_run else "removed"
+    say(f"{verb} {words.count(done.objects, 'object')}, {words.size(done.bytes)}")
+    say(f"{words.count(done.left_objects, 'object')} left, {words.size(done.left_bytes)}")
+    return 0
+
+
+def trust(arguments: list[str]) -> int:
+    parser = Parser(
+        "trust",
+        "Whose entries are run here. keygen makes a key to sign with and prints its public half; add trusts one\n"
+        "for scopes; remove trusts it no more and removes what came from it; list shows who is trusted.",
+        "hotstart trust keygen",
+        "hotstart trust add ed25519:… --scope main --name ci",
+        "hotstart trust remove 3f9c",
+    )
+    parser.add_argument("action", choices=["keygen", "add", "list", "remove"])
+    parser.add_argument("key", nargs="?", help="add: the public key; remove: the beginning of its id")
+    parser.add_argument("--scope", action="append", metavar="SCOPE", help="add: trusted for this; pr-* for many")
+    parser.add_argument("--name", default="", help="add: whose key it is")
+    parser.add_argument("--file", help="keygen: where to keep the key; else: the list of trusted keys")
+    options = parser.parse_args(arguments)
+    if options.action in ("add", "remove") and not options.key:
+        raise UsageError(f"trust {options.action}: say which key; hotstart trust --help shows an example")
+    actions: dict[str, Callable[[argparse.Namespace], int]] = {
+        "keygen": _keygen, "add": _add, "list": _list, "remove": _remove,
+    }  # fmt: skip
+    return actions[options.action](options)
+
+
+def _keygen(options: argparse.Namespace) -> int:
+    from ..trust.signing import default_key_file, keygen
+
+    config, _ = configured()
+    path = options.file or config["signing_key"] or default_key_file()
+    public = keygen(path)
+    if options.json:
+        print_json({"file": path, "public": str(public), "id": public.id})
+        return 0
+    say(f"{path} is the key to sign with; keep it to yourself. On machines that are to trust it:")
+    say(f"  hotstart trust add {public} --scope main")
+    return 0
+
+
+def _add(options: argparse.Namespace) -> int:
+    from ..trust.signing import PublicKey
+
+    trusted = _trust_list(options)
+    key = PublicKey.parse(options.key)
+    trusted.add(key, options.scope or [], options.name)
+    if options.json:
+        print_json({"file": trusted.path, "id": key.id})
+    else:
+        say(f"entries signed by {key.id} for {', '.join(options.scope)} are run here from now on")
+    return 0
+
+
+def _list(options: argparse.Namespace) -> int:
+    trusted = _trust_list(options)
+    if options.json:
+        print_json([{"id": each.key.id, "key": str(each.key), "scopes": each.scopes, "name": each.name,
+                     "revoked": each.revoked} for each in trusted])  # fmt: skip
+        return 0
+    rows = [(each.key.id, "revoked" if each.revoked else ", ".join(each.scopes), each.name) for each in trusted]
+    say(table(("key", "trusted for", "name"), rows) if rows else f"{trusted.path} trusts nobody")
+    return 0
+
+
+def _remove(options: argparse.Namespace) -> int:
+    from ..insight import words
+    from ..remote.hygiene import forget_signer
+
+    trusted = _trust_list(options)
+    gone = trusted.revoke(options.key)
+    config, _ = configured()
+    removed: list[str] = []
+    if not config["disable"]:
+        from .options import open_store
+
+        disk = open_store().disk
+        if disk is not None:
+            removed = forget_signer(disk, gone.key.id)
+    if options.json:
+        print_json({"id": gone.key.id, "removed": removed})
+        return 0
+    say(f"{gone.key.id} is revoked; removed {words.count(len(removed), 'entry', 'entries')} that came signed by it")
+    return 0
+
+
+def _trust_list(options: argparse.Namespace) -> TrustList:
+    import os
+
+    from ..trust.scope import TrustList
+    from ..trust.signing import default_trust_file
+
+    config, _ = configured()
+    return TrustList.load(os.path.expanduser(options.file or config["trust"] or default_trust_file()))
+
+
+def _shared(command: str) -> tuple[Cache, RemoteTier, LocalStore]:
+    """The configured cache, its remote and its disk. Raises UsageError when there is no remote to speak of."""
+    config, _ = configured()
+    if config["disable"]:
+        raise UsageError(f"{command}: hotstart is turned off by {config.sources['disable']}")
+    if config["offline"]:
+        raise UsageError(f"{command}: {config.sources['offline']} says to leave the remote alone")
+    if not config["remote"]:
+        raise UsageError(f"{command}: no remote is set; HOTSTART_REMOTE=s3://bucket/prefix, see docs/sharing.md")
+    cache = config.open(memory=0, under=[])
+    tier = cache.sharing.tier if cache.sharing is not None else None
+    if tier is None or cache.disk is None:
+        raise UsageError(f"{command}: the remote cannot be used")
+    return cache, tier, cache.disk
+
+
+class _Bar:
+    """A bar for what reports (done, total)."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._bar: Progress | None = None
+        self._done = 0
+
+    def __enter__(self) -> Callable[[int, int], None]:
+        return self._step
+
+    def _step(self, done: int, total: int) -> None:
+        if self._bar is None:
+            self._bar = Progress(self._what, total)
+        self._bar.step(done - self._done)
+        self._done = done
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+
+def _say_transfer(done: Transfer, options: argparse.Namespace, verb: str, what: str) -> int:
+    if options.json:
+        print_json(done.as_dict())
+        return 0
+    from ..insight import words
+
+    parts = [f"{verb} {words.count(done.entries, 'entry', 'entries')}, {words.size(done.bytes)}"]
+    if done.present:
+        parts.append(f"{done.present:,} were there")
+    if done.foreign:
+        parts.append(f"{done.foreign:,} signed by others left out")
+    if done.failed:
+        parts.append(f"{done.failed:,} failed")
+    say(f"{what}: {'; '.join(parts)} ({words.count(done.requests, 'request')})")
+    return 0
