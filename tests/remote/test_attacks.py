@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 import threading
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -157,7 +158,11 @@ def test_a_decompression_bomb(near: Team) -> None:
     digest = key_of(1).digest
     bomb = wire.zstd().compress(bytes(1 << 28))
     put(near, entry_name("main", digest), signed_body(near, bomb, digest, encoding=wire.ZSTD, size=1000))
+    tracemalloc.start()
     assert rejected(near, digest) == "bomb"
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1 << 26
     other = key_of(2).digest
     put(near, entry_name("main", other), signed_body(near, bomb, other, encoding=wire.ZSTD, size=1 << 28))
     assert rejected(near, other, near.machine(limit=1 << 20)) == "oversize"
