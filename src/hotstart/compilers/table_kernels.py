@@ -58,7 +58,8 @@ KERNELS = (
         proof=COMPILED,
         suite="test",
         notes=(
-            "a torn entry is never repaired by JAX: it warns and compiles each time",
+            "a torn entry is never repaired by JAX: it warns and compiles each time; hotstart run removes it, or gives"
+            " it back from the store",
             "JAX_COMPILATION_CACHE_MAX_SIZE makes it evict by itself; that needs the package filelock",
         ),
     ),
