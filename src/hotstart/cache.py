@@ -243,9 +243,12 @@ class Cache:
         entry = self.get(key)
         if entry is not None:
             return entry
+        deadline = time.monotonic() + (self.wait if wait is None else wait)
+        if self._sharing is not None:
+            flights = self.flights()
+            return self._sharing.begin(flights, key, self._look_again, self._keep, self._promote, deadline)
         from .store.flight import begin
 
-        deadline = time.monotonic() + (self.wait if wait is None else wait)
         return begin(self.flights(), key, self._look_again, self._keep, deadline)
 
     # -- compiling --------------------------------------------------------------

@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import pytest
 import hotstart
 from hotstart.config import load
 from hotstart.log import _said
+from hotstart.store.flight import Pending
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -210,3 +213,41 @@ def test_a_forked_child_publishes_its_own(near: Team, tmp_path: Path, fork: Call
     assert fork(child).result() == "1"
     cache.close()
     assert len(list(near.machine().remotes[0].list("v1/main/entries/"))) == 2
+
+
+def _begin_elsewhere(cache: hotstart.Cache) -> tuple[threading.Thread, list[Any]]:
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(cache.begin(key_of(1), wait=60.0)))
+    thread.start()
+    return thread, found
+
+
+def test_a_compile_that_ends_in_another_call_is_waited_for_by_other_hosts(
+    machine: Callable[..., hotstart.Cache], hang_guard: None
+) -> None:
+    with machine("one") as one, machine("two") as two:
+        pending = one.begin(key_of(1))
+        assert isinstance(pending, Pending)
+        thread, found = _begin_elsewhere(two)
+        time.sleep(0.5)
+        assert found == []
+        assert pending.finish({"cubin": b"1"})
+        thread.join()
+        assert found[0]["cubin"] == b"1"
+
+
+def test_one_that_is_abandoned_holds_nobody_up(machine: Callable[..., hotstart.Cache], hang_guard: None) -> None:
+    with machine("one") as one, machine("two") as two:
+        for cache in (one, two):
+            assert cache.sharing is not None and cache.sharing.tier is not None
+            cache.sharing.tier.leases.lease = 1.0
+        pending = one.begin(key_of(1))
+        assert isinstance(pending, Pending)
+        thread, found = _begin_elsewhere(two)
+        time.sleep(0.3)
+        pending.abandon()
+        del pending
+        thread.join()
+        assert isinstance(found.pop(), Pending)
+        assert one.sharing is not None and one.sharing.tier is not None
+        assert one.sharing.tier.leases._held == {}

@@ -7,17 +7,22 @@ Settings that make no sense are said in one line when that happens, and local ca
 from __future__ import annotations
 
 import os
+import time
 from _thread import allocate_lock
+from weakref import finalize
 
 from ..errors import HotstartError
 from ..log import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
     from typing import Any
 
+    from ..keys.key import Key
     from ..store.counters import Counters
-    from ..store.entry import Draft, Entry
+    from ..store.entry import BytesLike, Draft, Entry
+    from ..store.flight import Flights, Keep, Pending
     from .leases import Lease
     from .tier import RemoteTier
 
@@ -74,6 +79,47 @@ class Sharing:
         from .leases import Lease
 
         return (None, found) if isinstance(found, Lease) else (found, None)
+
+    def begin(
+        self,
+        flights: Flights,
+        key: Key,
+        look: Callable[[str], Entry | None],
+        keep: Keep,
+        promote: Callable[[Entry], None],
+        deadline: float,
+    ) -> Entry | Pending:
+        """``store.flight.begin`` with a lease for as long as the compile is under way, however it ends."""
+        leases: list[Lease] = []
+
+        def release() -> None:
+            while leases:
+                leases.pop().release()
+
+        def look_further(digest: str) -> Entry | None:
+            entry = look(digest)
+            if entry is None and flights.may_wait(digest):
+                entry, lease = self.seek(digest, deadline - time.monotonic())
+                if lease is not None:
+                    leases.append(lease)
+                elif entry is not None:
+                    promote(entry)
+            return entry
+
+        def keep_and_release(
+            key: Key, artifacts: Mapping[str, BytesLike], meta: Mapping[str, object] | None, cost: float
+        ) -> tuple[Entry, bool]:
+            try:
+                return keep(key, artifacts, meta, cost)
+            finally:
+                release()
+
+        from ..store.flight import begin
+
+        found = begin(flights, key, look_further, keep_and_release, deadline)
+        if leases:
+            finalize(found, release)  # abandoned, or dropped because an exception went past
+        return found
 
     def add_to(self, statistics: dict[str, Any]) -> dict[str, Any]:
         """``statistics`` with what the remote did."""
