@@ -96,6 +96,11 @@ def _shared_library(value: Any) -> object:
     raise UncacheableError("a library loaded through ctypes is code that cannot be seen")
 
 
+def _generation(value: Any) -> dict[str, Any]:
+    """Without the hash of its own text by which it sees whether it was changed, different in every process."""
+    return {name: item for name, item in vars(value).items() if name != "_original_object_hash"}
+
+
 def _as_text(value: Any) -> str:
     return str(value)
 
@@ -146,6 +151,7 @@ for _name, _handler in {
     "torch._ops.OpOverloadPacket": _torch_operator,
     "torch._ops.OpOverload": _torch_operator,
     "sympy.core.basic.Basic": _sympy,
+    "transformers.generation.configuration_utils.GenerationConfig": _generation,
     # Triton compiles the text it took when the function was decorated.
     "triton.runtime.jit.JITCallable": _optional(
         *("fn", "src", "version", "do_not_specialize", "do_not_specialize_on_alignment", "debug", "noinline"),

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 _TORCH = distributions.owner(torch.__file__)
 #: Dynamo wraps this one when it is loaded, and it computes nothing.
 _REWRAPPED = frozenset(("manual_seed",))
+#: Values that libraries draw anew in every process and compute nothing with: each line is a claim.
+_DRAWN = frozenset(("transformers.utils.hub.SESSION_ID",))
 
 
 def patches(classes: Iterable[type]) -> list[tuple[str, str]]:
@@ -77,7 +79,7 @@ def _namespace(found: dict[str, str], module: str) -> None:
             continue  # where the module is from, and what Dynamo puts beside the functions it has compiled
         if type(value) is FunctionType or isinstance(value, type | BuiltinFunctionType):
             _callable(found, module, name, value)
-        elif type(value) in (bool, int, float, str):
+        elif type(value) in (bool, int, float, str) and f"{module}.{name}" not in _DRAWN:
             found[f"{module}.{name}"] = f"{type(value).__name__} {value}"
         elif isinstance(value, dict) or _other_library(type(value).__module__) is not None:
             for at, held in _registered(value):
