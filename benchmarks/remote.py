@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import sys
 import sysconfig
 import tempfile
 from pathlib import Path
@@ -170,3 +171,7 @@ def _machine_code(count: int) -> list[bytes] | None:
 def _random(count: int) -> list[bytes]:
     chance = random.Random(1)
     return [chance.randbytes(SIZE) for _ in range(count)]
+
+
+if __name__ == "__main__":
+    run(Path(__file__).parent / "results" / "quick", quick="--quick" in sys.argv)

@@ -27,12 +27,12 @@ _ATTEMPTS = 3
 
 #: The longest pause before the second attempt; doubled before the third. All of it is jittered.
 _PAUSE = 0.05
-_SLOW_DOWN = 0.4
+_SLOW_DOWN = 0.2
 
 #: Calls that failed in all attempts, one after another, before a remote that does answer is left alone.
 _STRIKES = 2
 #: The same for one that is alive and asks everybody to slow down.
-_STRIKES_THROTTLED = 4
+_STRIKES_THROTTLED = 3
 
 #: Refusals that mean this one object and say nothing of the next.
 _OF_ONE_OBJECT = {"oversize"}
