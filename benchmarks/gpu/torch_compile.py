@@ -2,7 +2,7 @@
 
 Run on a machine with a GPU, from the root of the repository:
 
-    PYTHONPATH=src python benchmarks/gpu/torch_compile.py [gpt] [gpt-autotune] [llama] [resnet50]
+    PYTHONPATH=src python benchmarks/gpu/torch_compile.py [gpt] [gpt-autotune] [llama] [resnet50] [gpt-train]
 
 ``--cpu --quick`` runs the same with small models on a CPU. Every figure is of a fresh
 process and begins when the model stands on its device and its first output has been
@@ -35,7 +35,10 @@ CASES = {
     "gpt-autotune": ("GPT 12 layers, max-autotune", "max-autotune"),
     "llama": ("HF Llama 16 layers", None),
     "resnet50": ("resnet50", None),
+    "gpt-train": ("GPT 12 layers, training step", None),
 }
+#: Unless some are named: training has no packages, and is there to show what its caches give.
+USUAL = ("gpt", "gpt-autotune", "llama", "resnet50")
 #: Relative deviation (root mean square) from eager that a result may have.
 TOLERANCE = {"torch.bfloat16": 3e-2, "torch.float32": 1e-3}
 ROUNDS, STEPS = 7, 30
@@ -150,6 +153,7 @@ MODELS: dict[str, Callable[[bool], tuple[Any, tuple[Any, ...], dict[str, Any]]]]
     "gpt-autotune": gpt,
     "llama": llama,
     "resnet50": resnet50,
+    "gpt-train": gpt,
 }
 
 
@@ -208,6 +212,8 @@ def worker(way: str, case: str, device: str, quick: bool) -> dict[str, Any]:
 
     mode = CASES[case][1]
     answer: dict[str, Any] = {}
+    if case == "gpt-train":
+        return training(device, quick)
     with torch.no_grad():
         model, args, kwargs, wanted = ready(case, device, quick)
         if way == "build":
@@ -235,13 +241,41 @@ def worker(way: str, case: str, device: str, quick: bool) -> dict[str, Any]:
         answer["right"] = answer["off"] < TOLERANCE[str(wanted.dtype)]
         if way == "ours":
             answer["hit"] = bool(compiled._engine._packages)
-            answer["why not"] = "" if answer["hit"] else hotstart.torch.records()[-1]["reason"]
+            answer["why not"] = "" if answer["hit"] else why_not(model, args, kwargs, mode)
             plain = torch.compile(model, mode=plain_mode)
             plain(*args, **kwargs)
             both = {"ours": lambda: compiled(*args, **kwargs), "torch": lambda: plain(*args, **kwargs)}
             answer["step ms"] = steady(both, device)
             answer["ratio"] = round(answer["step ms"]["ours"] / answer["step ms"]["torch"], 4)
     return answer
+
+
+def why_not(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mode: str | None) -> str:
+    """What differs from the package that was built, or why no key can be made."""
+    import hotstart
+    from hotstart.torch.key import Call
+
+    last = hotstart.torch.records()[-1]
+    try:
+        key = Call(model, args, kwargs, {"mode": mode}).key()
+        return f"last record: {last}; {hotstart.open().explain(key)}"
+    except Exception as error:
+        return f"last record: {last}; {error}"
+
+
+def training(device: str, quick: bool) -> dict[str, Any]:
+    """The first step, through hotstart, which leaves it to torch.compile: cold or warm by what its caches hold."""
+    import hotstart.torch
+
+    model, args, kwargs, _ = ready("gpt-train", device, quick)
+    model.zero_grad()
+    wait(device)
+    started = time.perf_counter()
+    compiled = hotstart.torch.compile(model)
+    output(compiled(*args, **kwargs)).float().mean().backward()
+    wait(device)
+    taken = round(time.perf_counter() - started, 3)
+    return {"first s": taken, "why plain": hotstart.torch.records()[-1]["reason"]}
 
 
 # -- all of them --------------------------------------------------------------------
@@ -280,11 +314,15 @@ class Bench:
         for case in cases:
             self.say(f"{case}: cold")
             found[case]["cold"] = self.finish("cold", case, self.start("cold", case))
+            if case == "gpt-train":
+                found[case]["warm"] = self.finish("warm", case, self.start("warm", case))
+                found[case]["ours"] = {}
+                continue
             self.say(f"{case}: its package is built in the background")
             building[case] = self.start("build", case)
         for case, process in building.items():
             found[case]["build"] = self.finish("build", case, process)
-        for case in cases:
+        for case in building:
             for way in ("warm", "ours"):
                 found[case][way] = self.finish(way, case, self.start(way, case))
         return found
@@ -296,6 +334,9 @@ def table(found: dict[str, Any]) -> str:
     for case, runs in found.items():
         ours = runs["ours"]
         cells = [f"{runs[way].get('first s', 'failed')} s" for way in ("cold", "warm")]
+        if case == "gpt-train":
+            rows.append(f"| {CASES[case][0]} | " + " | ".join(cells) + " | runs as torch.compile | | | |")
+            continue
         cells.append(f"{ours.get('first s', 'failed')} s" + ("" if ours.get("hit") else " (no hit)"))
         added = "yes" if ours.get("dynamo added") else "no"
         cells.append(added + (" (its library does)" if ours.get("dynamo by others") else ""))
@@ -310,6 +351,8 @@ def judge(found: dict[str, Any]) -> list[str]:
     short = []
     for case, runs in found.items():
         ours = runs["ours"]
+        if case == "gpt-train":
+            continue
         limit = 0.5 if case.startswith("gpt") else 1.0
         if not ours.get("hit"):
             short.append(f"{case}: no hit ({ours.get('why not') or ours.get('failed') or runs['build']})")
@@ -338,7 +381,7 @@ def main() -> int:
         return 0
     import torch
 
-    cases = arguments.cases or list(CASES)
+    cases = arguments.cases or list(USUAL)
     root = tempfile.mkdtemp(prefix="hotstart-torch-")
     try:
         found = Bench(root, device, arguments.quick).run(cases)
