@@ -27,8 +27,8 @@ GET, PUT, LIST, SPREAD = 0.015, 0.030, 0.040, 0.5
 #: Requests a second that a prefix takes before it answers 503: what S3 documents.
 GET_RATE, PUT_RATE = 5500.0, 3500.0
 
-#: Requests that fail for no reason, and attempts that a client makes.
-FAILURES, ATTEMPTS = 0.001, 3
+#: Requests that fail for no reason; attempts that a client makes, and its first pause after a 503: as ``guard`` does.
+FAILURES, ATTEMPTS, SLOW_DOWN = 0.001, 3, 0.2
 
 #: Seconds to compile one key, median; bytes of the result.
 COMPILE, COMPILE_SPREAD, ENTRY = 20.0, 0.4, 100_000
@@ -137,7 +137,7 @@ class World:
             if self.store.admits(self.now, kind, count):
                 then(*arguments)
             elif attempt < ATTEMPTS:
-                pause = self.chance.uniform(0, 0.4 * 2**attempt)
+                pause = self.chance.uniform(0, SLOW_DOWN * 2**attempt)
                 self.at(self.now + pause + self.store.latency(kind), answered, attempt + 1)
             else:
                 busy(*arguments)
@@ -266,7 +266,7 @@ class World:
         if self.store.admits(self.now, "put", 1):
             self.store.entries.add(key)
         elif attempt < 10:
-            pause = self.chance.uniform(0, 0.4 * 2 ** min(attempt, 5))
+            pause = self.chance.uniform(0, SLOW_DOWN * 2 ** min(attempt, 5))
             self.at(self.now + pause, self.published, key, leased, attempt + 1)
             return
         if leased:
