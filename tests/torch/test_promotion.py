@@ -104,6 +104,24 @@ def test_after_a_kill_the_next_start_hands_over_again(job: Path, tmp_path: Path)
     assert [line["event"] for line in records(home)].count("handed") == 2
 
 
+def test_at_exit_the_call_is_exported_as_it_was_made(tmp_path: Path) -> None:
+    code = """
+import torch, hotstart.torch
+import hotstart.torch.jobs as jobs
+jobs.Job.start = lambda self, cache, wait: self.release()
+def step(x):
+    return torch.sin(x) * 3
+compiled = hotstart.torch.compile(step, promote="exit")
+compiled._engine._plain = torch.compile(step, backend="eager")
+with torch.inference_mode():
+    compiled(torch.ones(3))
+assert hotstart.torch.records() == []
+"""
+    run = child(tmp_path, code)
+    assert run.returncode == 0, run.stderr
+    assert [line["event"] for line in records(tmp_path)] == ["handed"], records(tmp_path)
+
+
 def start_helper(home: Path, folder: Path) -> subprocess.Popen[bytes]:
     environment = {**os.environ, "HOTSTART_HOME": str(home), "PYTHONPATH": str(HERE)}
     return subprocess.Popen(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+import torch
+
 from ..log import say
 from . import jobs, record
 from .export import export, hand_over
@@ -62,8 +64,11 @@ class Wanted:
         if isinstance(job, str):
             record.note("skipped", name, digest, job)
             return False
+        settings = self._call.settings
         try:
-            return self._with(job, wait)
+            # As it was at the call: at exit the caller's contexts have been left.
+            with torch.inference_mode(bool(settings["inference"])), torch.set_grad_enabled(bool(settings["grad"])):
+                return self._with(job, wait)
         except NotHotError as error:
             self.refused(error)
         except Exception as error:
