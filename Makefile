@@ -41,7 +41,8 @@ test-pythons:
 	  test -x $$venv/bin/python || $$python -m venv $$venv || exit 1; \
 	  $$venv/bin/python -m pip install --quiet --disable-pip-version-check pytest hypothesis numpy -e . || exit 1; \
 	  $$venv/bin/python -m pytest tests/keys tests/store tests/scenarios tests/testing tests/stress \
-	    tests/test_public.py tests/test_config.py || exit 1; \
+	    tests/cli tests/insight/test_doctor.py tests/insight/test_why_runs.py tests/launch/test_records.py \
+	    tests/launch/test_context.py tests/launch/test_tidy.py tests/test_public.py tests/test_config.py || exit 1; \
 	done
 
 check: $(VENV)/.installed-check $(VENV)/.installed-test

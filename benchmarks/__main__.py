@@ -11,7 +11,10 @@ from time import monotonic
 
 from .common import say
 
-PARTS = ("store", "startup", "policy", "nvrtc", "triton_compile", "handles")
+PARTS = (
+    *("store", "startup", "policy", "nvrtc", "triton_compile", "handles"),
+    *("launch", "launch_torch", "torch_hit", "remote"),
+)
 _RESULTS = Path(__file__).parent / "results"
 
 
