@@ -40,7 +40,7 @@ FIRST_HIT = {
 
 #: The parts of hotstart that a hit needs, and those they bring along.
 FIRST_HIT_OURS = {
-    *("hotstart", "hotstart.cache", "hotstart.errors", "hotstart.lifetime", "hotstart.log"),
+    *("hotstart", "hotstart.cache", "hotstart.drafting", "hotstart.errors", "hotstart.lifetime", "hotstart.log"),
     *("hotstart.keys", "hotstart.keys.digest", "hotstart.keys.key"),
     *("hotstart.store", "hotstart.store.counters", "hotstart.store.entry", "hotstart.store.files"),
     *("hotstart.store.local", "hotstart.store.memory", "hotstart.store.sizes"),

@@ -50,7 +50,7 @@ LAYERS = (
     ("store",),
     ("trust",),
     ("remote",),
-    ("cache", "config"),
+    ("cache", "config", "drafting"),
     ("compilers",),
     ("launch", "torch"),
     ("insight",),

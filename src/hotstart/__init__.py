@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from . import compilers as compilers
     from . import torch as torch
     from .cache import Cache as Cache
-    from .cache import Compiled as Compiled
     from .cache import open as open
     from .compilers.memoize import memoize_handle as memoize_handle
+    from .drafting import Compiled as Compiled
     from .errors import AddressError as AddressError
     from .errors import ArtifactNameError as ArtifactNameError
     from .errors import CompileError as CompileError
@@ -39,7 +39,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Cache": "cache",
-    "Compiled": "cache",
+    "Compiled": "drafting",
     "open": "cache",
     "ContentStore": "store.content",
     "Entry": "store.entry",

@@ -6,12 +6,12 @@ import os
 import time
 from _thread import allocate_lock
 
-from . import __version__
+from .drafting import Compiled, draft_of
 from .errors import UsageError
 from .keys.key import Key
 from .lifetime import keep_track
 from .store.counters import Counters
-from .store.entry import Draft, Entry, encode_plain
+from .store.entry import Draft, Entry
 from .store.local import LocalStore
 from .store.memory import MISSING, Memory
 
@@ -27,33 +27,6 @@ if TYPE_CHECKING:
 
 #: How long anybody waits for somebody else's compile before compiling on its own.
 DEFAULT_WAIT = 900.0
-
-#: First bytes of machine code: ELF (cubins, shared libraries) and fat binaries.
-_MACHINE_CODE = (b"\x7fELF", b"\x50\xed\x55\xba")
-
-
-class Compiled:
-    """What a ``compile`` callback may return instead of a bare mapping: artifacts with metadata.
-
-    ``cost`` replaces the measured seconds, for those who know better. ``store=False``
-    hands the result to the caller and keeps it out of the store: for a compiler that
-    finds, once it has run, that the key did not say everything.
-    """
-
-    __slots__ = ("artifacts", "cost", "meta", "store")
-
-    def __init__(
-        self,
-        artifacts: Mapping[str, BytesLike],
-        *,
-        meta: Mapping[str, object] | None = None,
-        cost: float | None = None,
-        store: bool = True,
-    ) -> None:
-        self.artifacts = artifacts
-        self.store = store
-        self.meta = meta
-        self.cost = cost
 
 
 class Cache:
@@ -197,7 +170,7 @@ class Cache:
         """
         if not isinstance(key, Key):
             _refuse(key)
-        return self._store(self._draft(key, artifacts, meta, cost))
+        return self._store(draft_of(key, artifacts, meta, cost))
 
     def get_or_compile(
         self,
@@ -316,21 +289,13 @@ class Cache:
         store: bool = True,
     ) -> tuple[Entry, bool]:
         """What a compile made, stored if that can be; the entry is good either way."""
-        draft = self._draft(key, artifacts, meta, cost)
+        draft = draft_of(key, artifacts, meta, cost)
         self.counters.add("compiled")
         self.counters.add("seconds_compiling", cost)
         if not store:
             self.counters.add("refused.withheld")
             return draft.entry("compiled"), False
         return draft.entry("compiled"), self._store(draft)
-
-    @staticmethod
-    def _draft(key: Key, artifacts: Mapping[str, BytesLike], meta: Mapping[str, object] | None, cost: float) -> Draft:
-        draft = Draft(key, artifacts, meta, cost, _encoded_provenance or _provenance())
-        # Looked for in the encoded fields first: asking every field costs more than all the rest of a draft.
-        if b":cuda/any/" in draft.about and key.portable:
-            _refuse_machine_code(draft.artifacts)
-        return draft
 
     def _store(self, draft: Draft) -> bool:
         stored = self._disk is not None and self._disk.write(draft)
@@ -426,7 +391,7 @@ class Cache:
         entries with keys of the same shape; the file of each is that much larger.
         """
         if self._disk is not None:
-            self._disk.allowance = self._draft(key, {artifact: b""}, None, 0.0).pieces({})[1]
+            self._disk.allowance = draft_of(key, {artifact: b""}, None, 0.0).pieces({})[1]
 
     def pin(self, key: Key) -> bool:
         """Keep the entry of this key from being evicted, until ``unpin``; in all processes, across restarts."""
@@ -539,27 +504,6 @@ def _refuse(key: object) -> NoReturn:
 def _reopen(path: str | None, arguments: dict[str, Any]) -> Cache:
     """A cache sent to another process is the same store, opened there."""
     return Cache(path, **arguments)
-
-
-def _refuse_machine_code(artifacts: Mapping[str, bytes]) -> None:
-    if any(data[:4] in _MACHINE_CODE for data in artifacts.values()):
-        raise UsageError("the key says any CUDA device, the artifacts are machine code: use DeviceClass.cuda()")
-
-
-_encoded_provenance = b""
-
-
-def _provenance() -> bytes:
-    """Who made the entries of this process; names no user, host or path."""
-    global _encoded_provenance
-    if not _encoded_provenance:
-        import sys
-
-        about = {"producer": f"hotstart {__version__}", "python": sys.version.split()[0], "platform": sys.platform}
-        if hasattr(os, "uname"):
-            about["machine"] = os.uname().machine
-        _encoded_provenance = encode_plain("provenance", about)
-    return _encoded_provenance
 
 
 _shared: Cache | None = None

@@ -14,7 +14,8 @@ A hit does not load NVRTC, nor import its bindings.
 from __future__ import annotations
 
 from .. import __version__
-from ..cache import Compiled, shared
+from ..cache import shared
+from ..drafting import Compiled
 from ..errors import CompileError, UncacheableError, UsageError
 from ..keys import toolchain
 from ..keys.digest import digest_of, encode

@@ -22,7 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ..cache import Compiled
+    from ..drafting import Compiled
 
 #: How long a package may take to be loaded and called twice.
 _VERIFY_SECONDS = 600
@@ -78,7 +78,7 @@ def _step_back() -> None:
 
 def _build(folder: str, job: dict[str, Any]) -> Compiled:
     """The package, tried. Raises NotHotError with the reason why there is none."""
-    from ..cache import Compiled
+    from ..drafting import Compiled
 
     device = (job["device"][0], job["device"][1])
     short = jobs.short_of_memory(job["bytes"], device)
