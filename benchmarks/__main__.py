@@ -13,7 +13,7 @@ from .common import say
 
 PARTS = (
     *("store", "startup", "policy", "nvrtc", "triton_compile", "handles"),
-    *("launch", "launch_torch", "torch_hit", "remote"),
+    *("launch", "launch_torch", "torch_hit", "remote", "picture"),
 )
 _RESULTS = Path(__file__).parent / "results"
 
