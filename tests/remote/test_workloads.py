@@ -245,7 +245,7 @@ def test_names_that_could_go_elsewhere_are_misuse(near: Team, tmp_path: Path, na
 def test_nothing_to_find_is_no_error(near: Team, tmp_path: Path) -> None:
     one = Machine(near, tmp_path / "one")
     assert pull(one.tier, one.disk, "train").as_dict() == {
-        "entries": 0, "bytes": 0, "present": 0, "failed": 0, "foreign": 0, "requests": 1, "found": False,
+        "entries": 0, "bytes": 0, "present": 0, "failed": 0, "foreign": 0, "requests": 1, "unanswered": 0, "found": False,
     }  # fmt: skip
     with pytest.raises(UsageError, match="signing key"):
         push(near.machine(key=lambda: None), one.disk, "train", one.compile(range(1)))

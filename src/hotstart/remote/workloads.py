@@ -14,7 +14,8 @@ from queue import SimpleQueue
 from ..errors import UsageError
 from ..log import say
 from ..store.entry import Draft
-from ..trust.seal import RejectedError, Sealed
+from ..trust.scope import Trusted, TrustList
+from ..trust.seal import RejectedError, Sealed, Trust
 from . import wire
 from .contract import AbsentError, BrokenError, RemoteError, in_parallel
 from .packs import LARGEST_MANIFEST, LARGEST_PACK, Manifest, Pack, build, fits
@@ -74,6 +75,7 @@ class Transfer:
         self.failed = 0
         self.foreign = 0
         self.requests = 0
+        self.unanswered = 0
         self.found = False
         self._lock = threading.Lock()
 
@@ -92,15 +94,25 @@ def pull(tier: RemoteTier, disk: LocalStore, name: str, progress: Progress | Non
     """Bring what a workload needs into the local store. Never raises for what a remote does.
 
     ``found`` says whether there is such a workload, ``failed`` counts entries that are
-    still missing, ``requests`` what it cost.
+    still missing, ``unanswered`` remotes that did not say or said what does not count,
+    ``requests`` what it cost.
     """
     check_workload(name)
     done = Transfer()
+    if not len(tier.trust.trusted) and not tier.trust.allow_unsigned:
+        done.unanswered = len(tier.remotes)
+        return done  # nothing could be used, which was said when the tier was opened: nobody need be asked
     before = _requests(tier)
     for scope in tier.scopes:
         for remote in tier.remotes:
-            manifest = _manifest(tier, remote, scope, name)
+            try:
+                manifest = _read_manifest(tier, remote, scope, name)[0]
+            except AbsentError:
+                continue
+            except RemoteError:
+                manifest = None  # counted by its guard
             if manifest is None:
+                done.unanswered += 1
                 continue
             done.found = True
             _pull_packs(tier, remote, disk, scope, manifest, done, progress)
@@ -111,37 +123,37 @@ def pull(tier: RemoteTier, disk: LocalStore, name: str, progress: Progress | Non
     return done
 
 
-def _manifest(tier: RemoteTier, remote: Guarded, scope: str, name: str) -> Manifest | None:
-    found = read_manifest(tier, remote, scope, name)
-    return found[0] if found is not None else None
-
-
 def read_manifest(tier: RemoteTier, remote: Guarded, scope: str, name: str) -> tuple[Manifest | None, str] | None:
     """The manifest, None in its place when what is there does not check, and its tag; None when there is none."""
-    where = workload_name(scope, name)
     try:
-        found = remote.get(where, _MANIFEST_FIRST)
-        try:
-            sealed = Sealed(found.data)
-            sealed.check("workload", name, scope, tier.trust)
-            if sealed.length > LARGEST_MANIFEST or found.size != sealed.at + sealed.length:
-                raise RejectedError("it is not as long as it says", "payload")
-            raw = found.data
-            if found.size > len(raw):
-                raw = b"".join((raw, remote.get_range(where, len(raw), found.size - len(raw), found.tag)))
-            payload = memoryview(raw)[sealed.at :]
-            sealed.check_payload(payload)
-            said = sealed.statement
-            body = wire.unpack(payload, said.encoding, said.size, LARGEST_MANIFEST)
-            return Manifest.read(body, name, said.producer), found.tag
-        except RejectedError as error:
-            tier.counters.add(f"remote.rejected.{error.cause}")
-            say("warning", f"{remote.shown}: workload {name} is not used: {error}", once=f"workload {error.cause}")
-            return None, found.tag
-    except AbsentError:
-        return None
+        return _read_manifest(tier, remote, scope, name)
     except RemoteError:
-        return None  # counted by its guard
+        return None  # absent, or counted by its guard
+
+
+def _read_manifest(
+    tier: RemoteTier, remote: Guarded, scope: str, name: str, trust: Trust | None = None
+) -> tuple[Manifest | None, str]:
+    """As ``read_manifest``, by another judge if one is given. Raises RemoteError."""
+    where = workload_name(scope, name)
+    found = remote.get(where, _MANIFEST_FIRST)
+    try:
+        sealed = Sealed(found.data)
+        sealed.check("workload", name, scope, trust if trust is not None else tier.trust)
+        if sealed.length > LARGEST_MANIFEST or found.size != sealed.at + sealed.length:
+            raise RejectedError("it is not as long as it says", "payload")
+        raw = found.data
+        if found.size > len(raw):
+            raw = b"".join((raw, remote.get_range(where, len(raw), found.size - len(raw), found.tag)))
+        payload = memoryview(raw)[sealed.at :]
+        sealed.check_payload(payload)
+        said = sealed.statement
+        body = wire.unpack(payload, said.encoding, said.size, LARGEST_MANIFEST)
+        return Manifest.read(body, name, said.producer), found.tag
+    except RejectedError as error:
+        tier.counters.add(f"remote.rejected.{error.cause}")
+        say("warning", f"{remote.shown}: workload {name} is not used: {error}", once=f"workload {error.cause}")
+        return None, found.tag
 
 
 def _pull_packs(
@@ -162,6 +174,7 @@ def _pull_packs(
         if missing:
             wanted.append((pack, missing))
     total = sum(row.length for _, rows in wanted for row in rows)
+    entries, size = done.entries, done.bytes  # of scopes before this one
 
     def keep(row: Row, packed: memoryview) -> None:
         try:
@@ -174,7 +187,7 @@ def _pull_packs(
             done.count("entries")
             done.count("bytes", row.length)
             if progress is not None:
-                progress(done.bytes, total)
+                progress(done.bytes - size, total)
 
     def fetch(item: tuple[Pack, list[Row]]) -> None:
         pack, rows = item
@@ -201,9 +214,9 @@ def _pull_packs(
         arrived.put(None)
     for worker in workers:
         worker.join()
-    done.failed = sum(len(rows) for _, rows in wanted) - done.entries
-    tier.counters.add("remote.pulled", done.entries)
-    tier.counters.add("remote.bytes_read", done.bytes)
+    done.failed += sum(len(rows) for _, rows in wanted) - (done.entries - entries)
+    tier.counters.add("remote.pulled", done.entries - entries)
+    tier.counters.add("remote.bytes_read", done.bytes - size)
 
 
 def _members(remote: Guarded, name: str, start: int, rows: list[Row]) -> Iterator[tuple[Row, memoryview]]:
@@ -282,8 +295,11 @@ def _push_once(
     progress: Progress | None,
 ) -> bool:  # fmt: skip
     scope = tier.scope
-    there = read_manifest(tier, remote, scope, name)
-    old, tag = there if there is not None else (None, "")
+    old, tag = None, ""
+    try:
+        old, tag = _read_manifest(tier, remote, scope, name, _with_ourselves(tier))
+    except RemoteError:
+        pass  # absent, or counted by its guard
     held = old.digests() if old is not None else set()
     singles = list(old.singles) if old is not None else []
     fresh = [digest for digest in digests if digest not in held]
@@ -343,6 +359,18 @@ def _ours(tier: RemoteTier, entry: Entry) -> bool:
     return wire.SIGNER not in said or (said[wire.SIGNER] == mine and said.get(wire.SCOPE) == tier.scope)
 
 
+def _with_ourselves(tier: RemoteTier) -> Trust:
+    """The judge of what is there already: our own signature counts, also where entries are signed but none are read.
+
+    Else every push would take the place of the one before it.
+    """
+    signer = tier.signer
+    if signer is None or tier.trust.trusted.find(signer.id) is not None:
+        return tier.trust
+    ours = Trusted(signer.public, (tier.scope,), "")
+    return Trust(TrustList("", [*tier.trust.trusted, ours]), allow_unsigned=tier.trust.allow_unsigned)
+
+
 def _put_pack(tier: RemoteTier, remote: Guarded, scope: str, pack: Pack, whole: bytes) -> None:
     """Raises RemoteError. A name that is taken by something else than this pack is taken back."""
     name = pack_name(scope, pack.id)
@@ -353,7 +381,7 @@ def _put_pack(tier: RemoteTier, remote: Guarded, scope: str, pack: Pack, whole: 
     found = remote.get(name, pack.start)
     try:
         sealed = Sealed(found.data)
-        sealed.check("pack", pack.id, scope, tier.trust)
+        sealed.check("pack", pack.id, scope, _with_ourselves(tier))
         sealed.check_payload(memoryview(found.data)[sealed.at :])
         if found.size != pack.size:
             raise RejectedError("it is not as long as it should be", "payload")
