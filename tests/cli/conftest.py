@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hotstart import log
 from hotstart.cli import main as cli
 
 TYPE_CHECKING = False
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 @pytest.fixture(autouse=True)
 def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """HOTSTART_HOME in a fresh directory, no other setting from outside, no configuration file in reach."""
+    monkeypatch.setattr(log, "_said", set())  # what is said once is said once a process, and these share one
     for name in list(os.environ):
         if name.startswith(("HOTSTART_", "XDG_")):
             monkeypatch.delenv(name)

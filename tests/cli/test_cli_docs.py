@@ -47,7 +47,7 @@ def test_every_command_line_in_the_documentation_is_one(call: Callable[..., tupl
         known = options_of(call, command)
         given = words[2:]
         if command == "run":  # what follows the program is the program's
-            taking = {"--name", "--only", "--grace"}
+            taking = {"--name", "--only", "--grace", "--prefetch"}
             own: list[str] = []
             while given and (given[0].startswith("-") or (own and own[-1] in taking)) and given[0] != "--":
                 own.append(given.pop(0))

@@ -95,6 +95,8 @@ def test_a_name_that_could_not_be_a_directory_is_refused(call: Callable[..., tup
         (["--only", ",", "true"], "--only names frameworks"),
         (["-x", "true"], "unknown option '-x'"),
         (["--quiet=1", "true"], "unknown option '--quiet=1'"),
+        (["--prefetch"], "--prefetch needs a value"),
+        (["--prefetch", "a/b", "true"], "a name has no slash"),
     ],
 )
 def test_a_run_that_cannot_be_meant_says_so(
@@ -112,7 +114,7 @@ def test_options_of_run_end_where_the_command_begins() -> None:
     assert command == ["python", "-q", "--name"]
     assert options == {
         "name": "a b", "only": ["torch", "triton"], "quiet": True, "grace": 2.5,
-        "force": False, "dry_run": False, "json": False,
+        "force": False, "dry_run": False, "json": False, "prefetch": [],
     }  # fmt: skip
 
 

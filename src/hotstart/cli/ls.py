@@ -26,7 +26,7 @@ def main(arguments: list[str]) -> int:
         "hotstart ls triton --sort cost --long",
     )
     parser.add_argument("framework", nargs="?", help="only entries of this framework or kind")
-    parser.add_argument("--long", action="store_true", help="with digests, times and who made them")
+    parser.add_argument("--long", action="store_true", help="with digests, times, who made them and who signed them")
     parser.add_argument("--sort", choices=_ORDERS, default="used", help="what comes first (default: used)")
     parser.add_argument("-n", "--limit", type=int, default=0, metavar="N", help="at most N entries")
     options = parser.parse_args(arguments)
@@ -101,24 +101,27 @@ def _show(store: LocalStore | None, shown: list[Put], all: list[Put], options: A
             words.ago(now - put.used / 1e9),
         ]
         if options.long:
-            row += [words.clock(put.created / 1e9), put.digest.hex()[:16], _maker(store, put)]
+            row += [words.clock(put.created / 1e9), put.digest.hex()[:16], *_makers(store, put)]
         body.append([*row, _called(store, put)])
-    heads = ["framework", "size", "cost", "used", *(["created", "digest", "made by"] if options.long else []), "name"]
+    more = ["created", "digest", "made by", "signed by"] if options.long else []
+    heads = ["framework", "size", "cost", "used", *more, "name"]
     say(table(heads, body, right="<>>>"))
     total = sum(map(_size, all))
     cost = sum(put.cost for put in all)
-    more = f" of {len(all):,}" if len(shown) < len(all) else ""
+    rest = f" of {len(all):,}" if len(shown) < len(all) else ""
     again = f", {words.duration(cost)} to compile again" if cost else ""
     say()
-    those = "entry" if len(shown) == 1 and not more else "entries"
-    say(paint(f"{len(shown):,}{more} {those}, {words.size(total)}{again}", "dim"))
+    those = "entry" if len(shown) == 1 and not rest else "entries"
+    say(paint(f"{len(shown):,}{rest} {those}, {words.size(total)}{again}", "dim"))
 
 
-def _maker(store: LocalStore | None, put: Put) -> str:
+def _makers(store: LocalStore | None, put: Put) -> tuple[str, str]:
+    """What made it; the key that signed it and the scope it came from, if it came from a remote."""
     from ..insight.listing import details
 
     made = details(store, put.digest.hex()).get("provenance", {}) if store is not None else {}
-    return str(made.get("producer", "?"))
+    signer = f"{made['signer'] or 'nobody'} ({made.get('scope', '?')})" if "signer" in made else "–"
+    return str(made.get("producer", "?")), signer
 
 
 def _called(store: LocalStore | None, put: Put) -> str:

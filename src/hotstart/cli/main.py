@@ -1,8 +1,9 @@
 """``hotstart COMMAND …``: finds the command, calls it, and turns what it raises into one line.
 
-Every command is a module with ``main(arguments: list[str]) -> int``, named in ``COMMANDS``
-and imported when it is asked for: ``hotstart run`` is on the way of every start of a user's
-program and must not pay for the others, nor for ``argparse``.
+Every command is a module with ``main(arguments: list[str]) -> int``, or another function of
+one, after a colon. They are named in ``COMMANDS`` and imported when asked for: ``hotstart run``
+is on the way of every start of a user's program and must not pay for the others, nor for
+``argparse``.
 
 Exit status: 0, what the command returns, 1 for an error that is not the caller's, 2 for
 an unknown command or option or for arguments that make no sense, 130 after Ctrl-C.
@@ -19,7 +20,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: A command, the module it is in, and what it does in a few words. A further command is one line.
+#: A command, the module it is in (and its function, unless that is ``main``), and what it does in a few words.
+#: A further command is one line.
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("hotstart.cli.run", "run a program so that its frameworks start hot"),
     "env": ("hotstart.cli.env", 'print the same environment for a shell: eval "$(hotstart env)"'),
@@ -30,6 +32,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "gc": ("hotstart.cli.gc", "remove what was not used lately, or down to a size"),
     "verify": ("hotstart.cli.verify", "read and check everything in the store"),
     "clear": ("hotstart.cli.clear", "remove every entry"),
+    "push": ("hotstart.cli.sharing:push", "publish what is in the store as a named workload, signed"),
+    "pull": ("hotstart.cli.sharing:pull", "bring what a named workload needs into the store"),
+    "trust": ("hotstart.cli.sharing:trust", "whose entries are run here: keygen, add, list, remove"),
+    "remote": ("hotstart.cli.sharing:remote", "gc: remove from the remote what is old, or down to a size"),
     "config": ("hotstart.cli.config", "every setting, and where its value came from"),
 }
 
@@ -72,8 +78,9 @@ def _dispatch(arguments: list[str]) -> int:
         what = "option" if command.startswith("-") else "command"
         raise UsageError(f"unknown {what} {command!r}{_meant(command)}; hotstart --help lists the commands")
     # __import__ rather than importlib, which costs a millisecond.
-    module = __import__(found[0], fromlist=["main"])
-    return int(module.main(rest))
+    where, _, function = found[0].partition(":")
+    module = __import__(where, fromlist=["main"])
+    return int(getattr(module, function or "main")(rest))
 
 
 def usage() -> str:

@@ -19,17 +19,20 @@ are its own.
   --only LIST       these frameworks alone, with commas: --only torch,triton
   --force           redirect also what you have set yourself
   --dry-run         show what would be set; start nothing
-  --grace SECONDS   how long keeping what was compiled may take after COMMAND was told to stop
+  --grace SECONDS   how long keeping what was compiled may take after COMMAND was told to stop,
+                    and publishing it after any end (20)
+  --prefetch NAME   bring what workload NAME has in the remote first, also; may be repeated
   -q, --quiet       print nothing of our own
   --json            print the record of the run on stderr, as JSON; with --dry-run the plan, on stdout
   -h, --help        show this
 
 examples:
   hotstart run python train.py --epochs 3
-  hotstart run --name serve --only torch,triton -- python -m serve"""
+  hotstart run --name serve --only torch,triton -- python -m serve
+  hotstart run --name train --prefetch base python train.py"""
 
 #: Options that take a value, and what they are called further on.
-_VALUED = {"--name": "name", "--only": "only", "--grace": "grace"}
+_VALUED = {"--name": "name", "--only": "only", "--grace": "grace", "--prefetch": "prefetch"}
 _SWITCHES = {"--force": "force", "--dry-run": "dry_run", "--quiet": "quiet", "-q": "quiet", "--json": "json"}
 
 
@@ -57,7 +60,7 @@ def parse(arguments: list[str]) -> tuple[dict[str, Any] | None, list[str]]:
     Options end at the first argument that is none, or at ``--``. Raises UsageError.
     """
     options: dict[str, Any] = dict.fromkeys(_SWITCHES.values(), False)
-    options.update(name=None, only=None, grace=None)
+    options.update(name=None, only=None, grace=None, prefetch=[])
     at = 0
     while at < len(arguments):
         argument = arguments[at]
@@ -76,7 +79,10 @@ def parse(arguments: list[str]) -> tuple[dict[str, Any] | None, list[str]]:
                     raise UsageError(f"run: {name} needs a value; hotstart run --help shows an example")
                 value = arguments[at]
                 at += 1
-            options[_VALUED[name]] = _read(name, value)
+            if name == "--prefetch":
+                options["prefetch"].append(_read(name, value))
+            else:
+                options[_VALUED[name]] = _read(name, value)
         elif argument in _SWITCHES:
             options[_SWITCHES[argument]] = True
         else:
@@ -88,7 +94,7 @@ def parse(arguments: list[str]) -> tuple[dict[str, Any] | None, list[str]]:
 
 
 def _read(name: str, value: str) -> object:
-    if name == "--name":
+    if name in ("--name", "--prefetch"):
         from ..launch.names import check_name
 
         return check_name(value)

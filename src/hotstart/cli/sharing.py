@@ -6,8 +6,10 @@ Four commands in one module, so ``main`` takes the command as its first word.
 from __future__ import annotations
 
 import argparse
+import os
 
-from ..errors import UsageError
+from .. import log
+from ..errors import HotstartError, UsageError
 from .options import Parser, configured, seconds
 from .output import print_json, say, table
 from .progress import Progress
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..cache import Cache
+    from ..config import Config
     from ..remote.tier import RemoteTier
     from ..remote.workloads import Transfer
     from ..store.local import LocalStore
@@ -38,15 +41,25 @@ def push(arguments: list[str]) -> int:
         "hotstart push train",
         "hotstart push train --kind triton",
     )
-    parser.add_argument("name", help="the workload, as in hotstart run --name")
+    parser.add_argument("name", nargs="?", help="the workload, as hotstart run calls it")
     parser.add_argument("--kind", help="only entries of this kind; hotstart ls --json shows kinds")
     options = parser.parse_args(arguments)
+    name = _workload("push", options.name)
+    _check_signing("push")
+    cache, tier, disk = _shared("push")
+    from ..remote.contract import RemoteError
     from ..remote.workloads import push as send
 
-    cache, tier, disk = _shared("push")
-    with _Bar("pushing") as step:
-        done = send(tier, disk, options.name, cache.digests(options.kind), step)
-    tier.close()
+    before = set(log._said)
+    try:
+        with _Bar("pushing") as step:
+            done = send(tier, disk, name, cache.digests(options.kind), step)
+    except RemoteError:
+        if log._said == before:
+            raise
+        return 1  # its guard has said why
+    finally:
+        cache.close()
     return _say_transfer(done, options, "pushed", f"workload {options.name}")
 
 
@@ -57,41 +70,63 @@ def pull(arguments: list[str]) -> int:
         "missing here. Interrupted, it goes on where it ended. Exit status 1 when there is no such workload.",
         "hotstart pull train",
     )
-    parser.add_argument("name", help="the workload")
+    parser.add_argument("name", nargs="?", help="the workload, as hotstart run calls it")
     options = parser.parse_args(arguments)
+    name = _workload("pull", options.name)
+    from ..launch import state
     from ..remote.workloads import pull as bring
 
-    _, tier, disk = _shared("pull")
-    with _Bar("pulling") as step:
-        done = bring(tier, disk, options.name, step)
+    before = set(log._said)
+    cache, tier, disk = _shared("pull")
+    try:
+        with _Bar("pulling") as step:
+            done = bring(tier, disk, name, step)
+    finally:
+        cache.close()
+        # Also of a pull that was interrupted: the next run has to see what came.
+        state.forget(os.path.abspath(configured()[1]))
     if not done.found and not options.json:
-        say(f"there is no workload {options.name} that can be used")
-        return 1
+        if log._said == before:
+            why = "did not answer" if done.unanswered else f"has no workload {options.name}"
+            raise HotstartError(f"{tier.remotes[-1].shown} {why}")
+        return 1  # why it cannot be used was said
     _say_transfer(done, options, "pulled", f"workload {options.name}")
     return 0 if done.found and not done.failed else 1
 
 
 def remote(arguments: list[str]) -> int:
     parser = Parser(
-        "remote gc",
-        "Remove from the remote what is old, what nobody refers to, or the oldest down to a size.\n"
+        "remote",
+        "gc: remove from the remote what is old, what nobody refers to, or the oldest down to a size.\n"
         "From listings: nothing but manifests is read.",
         "hotstart remote gc --older-than 30d",
         "hotstart remote gc --max-size 50GiB --scope pr-7 --dry-run",
     )
-    parser.add_argument("what", choices=["gc"], help="what to do")
+    parser.add_argument("what", nargs="?", choices=["gc"], help="what to do")
     parser.add_argument("--older-than", type=seconds, metavar="TIME", help="written longer ago than this: 30d")
     parser.add_argument("--max-size", metavar="SIZE", help='leave at most this: "50GiB"')
     parser.add_argument("--scope", action="append", metavar="SCOPE", help="only this scope; may be repeated")
     parser.add_argument("--dry-run", action="store_true", help="say what would be removed, and remove nothing")
     options = parser.parse_args(arguments)
+    if options.what is None:
+        parser.error("say what to do: gc")
     from ..insight import words
+    from ..remote.contract import RemoteError
     from ..remote.hygiene import collect
     from ..store.sizes import parse_size
 
-    _, tier, _ = _shared("remote gc")
     size = parse_size(options.max_size, "--max-size", zero=True) if options.max_size is not None else None
-    done = collect(tier, older_than=options.older_than, max_size=size, scopes=options.scope, dry_run=options.dry_run)
+    before = set(log._said)
+    cache, tier, _ = _shared("remote gc")
+    limits = {"older_than": options.older_than, "max_size": size, "scopes": options.scope}
+    try:
+        done = collect(tier, dry_run=options.dry_run, **limits)
+    except RemoteError:
+        if log._said == before:
+            raise
+        return 1  # its guard has said why
+    finally:
+        cache.close()
     if options.json:
         print_json({"dry_run": options.dry_run, **done.as_dict()})
         return 0
@@ -110,14 +145,20 @@ def trust(arguments: list[str]) -> int:
         "hotstart trust add ed25519:… --scope main --name ci",
         "hotstart trust remove 3f9c",
     )
-    parser.add_argument("action", choices=["keygen", "add", "list", "remove"])
+    parser.add_argument("action", nargs="?", choices=["keygen", "add", "list", "remove"])
     parser.add_argument("key", nargs="?", help="add: the public key; remove: the beginning of its id")
     parser.add_argument("--scope", action="append", metavar="SCOPE", help="add: trusted for this; pr-* for many")
     parser.add_argument("--name", default="", help="add: whose key it is")
     parser.add_argument("--file", help="keygen: where to keep the key; else: the list of trusted keys")
     options = parser.parse_args(arguments)
+    if options.action is None:
+        parser.error("say what to do: keygen, add, list or remove")
     if options.action in ("add", "remove") and not options.key:
-        raise UsageError(f"trust {options.action}: say which key; hotstart trust --help shows an example")
+        parser.error(f"say which key to {options.action}")
+    if options.action in ("keygen", "list") and options.key:
+        parser.error(f"{options.action} takes no key")
+    if options.action == "add" and not options.scope:
+        parser.error("say for which scopes the key is trusted: --scope main, or --scope 'pr-*'")
     actions: dict[str, Callable[[argparse.Namespace], int]] = {
         "keygen": _keygen, "add": _add, "list": _list, "remove": _remove,
     }  # fmt: skip
@@ -128,7 +169,7 @@ def _keygen(options: argparse.Namespace) -> int:
     from ..trust.signing import default_key_file, keygen
 
     config, _ = configured()
-    path = options.file or config["signing_key"] or default_key_file()
+    path = os.path.expanduser(options.file or config["signing_key"] or default_key_file())
     public = keygen(path)
     if options.json:
         print_json({"file": path, "public": str(public), "id": public.id})
@@ -143,7 +184,7 @@ def _add(options: argparse.Namespace) -> int:
 
     trusted = _trust_list(options)
     key = PublicKey.parse(options.key)
-    trusted.add(key, options.scope or [], options.name)
+    trusted.add(key, options.scope, options.name)
     if options.json:
         print_json({"file": trusted.path, "id": key.id})
     else:
@@ -184,8 +225,6 @@ def _remove(options: argparse.Namespace) -> int:
 
 
 def _trust_list(options: argparse.Namespace) -> TrustList:
-    import os
-
     from ..trust.scope import TrustList
     from ..trust.signing import default_trust_file
 
@@ -193,8 +232,32 @@ def _trust_list(options: argparse.Namespace) -> TrustList:
     return TrustList.load(os.path.expanduser(options.file or config["trust"] or default_trust_file()))
 
 
+def _workload(command: str, name: str | None) -> str:
+    """What the workload is called in a remote. Raises UsageError."""
+    if not name:
+        raise UsageError(f"{command}: say which workload; hotstart {command} --help shows an example")
+    from ..launch.names import check_name, shared_name
+
+    return shared_name(check_name(name))
+
+
 def _shared(command: str) -> tuple[Cache, RemoteTier, LocalStore]:
     """The configured cache, its remote and its disk. Raises UsageError when there is no remote to speak of."""
+    config = _with_remote(command)
+    from ..remote.url import open_remotes
+    from ..trust.scope import parse_scopes
+
+    # A cache says what is wrong with these and goes on without a remote: here that is the end.
+    open_remotes(config["remote"])
+    parse_scopes(config["scope"])
+    cache = config.open(memory=0, under=[])
+    tier = cache.sharing.tier if cache.sharing is not None else None
+    if tier is None or cache.disk is None:
+        raise UsageError(f"{command}: the remote cannot be used")
+    return cache, tier, cache.disk
+
+
+def _with_remote(command: str) -> Config:
     config, _ = configured()
     if config["disable"]:
         raise UsageError(f"{command}: hotstart is turned off by {config.sources['disable']}")
@@ -202,11 +265,17 @@ def _shared(command: str) -> tuple[Cache, RemoteTier, LocalStore]:
         raise UsageError(f"{command}: {config.sources['offline']} says to leave the remote alone")
     if not config["remote"]:
         raise UsageError(f"{command}: no remote is set; HOTSTART_REMOTE=s3://bucket/prefix, see docs/sharing.md")
-    cache = config.open(memory=0, under=[])
-    tier = cache.sharing.tier if cache.sharing is not None else None
-    if tier is None or cache.disk is None:
-        raise UsageError(f"{command}: the remote cannot be used")
-    return cache, tier, cache.disk
+    return config
+
+
+def _check_signing(command: str) -> None:
+    """Raises UsageError for a key that cannot be signed with: a tier would only say so, and publish nothing."""
+    config = _with_remote(command)
+    from ..trust.signing import SigningKey, default_key_file
+
+    path = os.path.expanduser(config["signing_key"] or default_key_file())
+    if config["signing_key"] or not config["allow_unsigned"]:
+        SigningKey.load(path)
 
 
 class _Bar:

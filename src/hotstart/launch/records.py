@@ -13,6 +13,7 @@ A record is plain data:
     id, name, command (list), started (seconds since the epoch), seconds, status, version
     frameworks   name → hits, new, restored, bytes, seconds_saved, left_alone, rebuilt
     units        list of framework, unit, name, event ("hit", "new", "restored", "damaged"), cost
+    remote       entries, bytes, present, failed, requests of a pull before the start, if there was one
     context      what the results depended on, see ``launch.context``
 """
 

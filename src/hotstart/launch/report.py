@@ -92,6 +92,7 @@ def record(session: Session, planned: Plan, command: list[str], environ: dict[st
                 }
                 for event in session.events
             ],
+            **({"remote": session.shared["pulled"]} if "pulled" in session.shared else {}),
             "troubles": session.troubles[:32],
             "context": gather(command, environ, rows, root=session.root),
         },
@@ -115,6 +116,9 @@ def line(session: Session, planned: Plan) -> str:
             words.append(f"{numbers['rebuilt']} built again")
         if words:
             said.append(f"{name} {', '.join(words)}")
+    for verb, moved in session.shared.items():
+        if moved["entries"]:
+            said.append(f"{verb} {_bytes(moved['bytes'])}")
     left = [variable for kept in planned.left.values() for variable in kept]
     if not said and not left:
         return ""

@@ -27,7 +27,7 @@ from .survey import Survey
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from typing import Any
 
     from .session import Session
@@ -41,16 +41,19 @@ WAIT = 10.0
 ASKING = 8.0
 
 
-def bring_back(session: Session, *, catalogue: bool) -> None:
+def bring_back(session: Session, *, catalogue: bool, fetch: Callable[[], bool] | None = None) -> None:
     """Restore what this run may want; afterwards state and inventory say what is there.
 
     ``catalogue`` says to ask the store which groups it has, and not the inventory alone.
+    ``fetch`` is called first, once it is our turn, and says whether it put more there.
     Never raises for what the disk does: what cannot be restored is compiled.
     """
     with Turn(session.home, WAIT) as mine:
         if not mine:
             session.troubles.append("another run was restoring or capturing")
             return
+        if fetch is not None and fetch():
+            catalogue = True
         known = inventories.load(session.home)
         if known is None:
             known, catalogue = Inventory(session.root), True

@@ -39,11 +39,13 @@ def run(
     dry_run: bool = False,
     grace: float | None = None,
     quiet: bool = False,
+    prefetch: list[str] | None = None,
 ) -> int:
     """Run ``command`` with every framework's cache in our directories; its exit status.
 
     If a signal ended it, the same signal ends this process. 127 and 126 for what cannot be
-    found or started, as from a shell. Whatever is wrong with the store, the command runs.
+    found or started, as from a shell. Whatever is wrong with the store or the remote, the
+    command runs. ``prefetch`` names further workloads to bring from the remote.
     Raises UsageError for an unknown name in ``only`` and for an empty command.
     """
     if not command:
@@ -58,6 +60,7 @@ def run(
         if opened is None:
             return child.become(command, environ, mask)
         session, planned = opened
+        session.prefetch = prefetch or []
         environ.update(planned.variables)
         environ[MARK] = session.id
         return _run(session, planned, command, environ, mask, GRACE if grace is None else grace, quiet)
@@ -79,7 +82,7 @@ def _run(
     session.begin()
     try:
         known = state.read(session.home, session.root)
-        if known is None or known.changed():
+        if known is None or known.changed() or _is_new_here(session):
             _attempt(session, "restore", lambda: _restore(session, catalogue=known is None))
             known = state.read(session.home, session.root)
         asked = child.asked_to_end()
@@ -91,8 +94,12 @@ def _run(
         changed = known is None or known.changed()
         if changed or session.events or ended.seconds > _IMPORTED_SOMETHING:
             hurry = ended.told or os.WIFSIGNALED(ended.status)
-            _attempt(session, "capture", lambda: _capture(session, grace if hurry else None))
+            time = _Time(grace if hurry else None)
+            _attempt(session, "capture", lambda: _capture(session, time))
+            # Before anything is sent, which may take long enough for somebody to end us.
             _attempt(session, "record", lambda: _record(session, planned, command, environ, ended))
+            if _has_remote(session) and any(event.event == "new" for event in session.events):
+                _attempt(session, "publishing", lambda: _publish(session, time, grace))
     finally:
         session.end()
     if not quiet and (session.events or planned.left) and _on_terminal():
@@ -138,24 +145,66 @@ def _open(environ: dict[str, str], only: list[str] | None, force: bool, called: 
     return Session(config, home, root, planned.rows, called), planned
 
 
+def _has_remote(session: Session) -> bool:
+    return bool(session.config["remote"]) and not session.config["offline"] and not session.read_only
+
+
+def _is_new_here(session: Session) -> bool:
+    """Whether there is a remote to ask though all that is known is in place."""
+    if not _has_remote(session):
+        return False
+    if session.prefetch:
+        return True
+    from .share import is_known
+
+    return not is_known(session)
+
+
 def _restore(session: Session, *, catalogue: bool) -> None:
     from .restore import bring_back
 
-    bring_back(session, catalogue=catalogue)
+    bring_back(session, catalogue=catalogue, fetch=(lambda: _fetch(session)) if _has_remote(session) else None)
 
 
-def _capture(session: Session, grace: float | None) -> None:
-    from time import monotonic
+def _fetch(session: Session) -> bool:
+    from .share import bring
 
+    try:
+        return bring(session, child.asked_to_stop)
+    except OSError as error:
+        say(f"nothing was pulled: {error}")  # and what is here is restored all the same
+        session.troubles.append(f"pull: {error}")
+        return False
+
+
+class _Time:
+    """How long what follows the command may take: ``grace`` seconds from now, or until somebody asks us to end."""
+
+    def __init__(self, grace: float | None) -> None:
+        from time import monotonic
+
+        self.now = monotonic
+        self.grace = grace
+        self.deadline = monotonic() + grace if grace is not None else None
+        self.asked = child.asked_to_stop()  # what came while the command was ending was meant for the command
+
+    def is_up(self) -> bool:
+        late = self.deadline is not None and self.now() > self.deadline
+        return late or (not self.asked and child.asked_to_stop())
+
+
+def _capture(session: Session, time: _Time) -> None:
     from .capture import take_in
 
-    deadline = monotonic() + grace if grace is not None else None
-    asked = child.asked_to_stop()  # what came while the command was ending was meant for the command
+    take_in(session, 30.0 if time.grace is None else time.grace, time.is_up)
 
-    def stop() -> bool:
-        return (deadline is not None and monotonic() > deadline) or (not asked and child.asked_to_stop())
 
-    take_in(session, 30.0 if grace is None else grace, stop)
+def _publish(session: Session, time: _Time, grace: float) -> None:
+    if time.is_up():
+        return
+    from .share import publish
+
+    publish(session, grace if time.deadline is None else time.deadline - time.now(), time.is_up)
 
 
 def _attempt(session: Session, what: str, work: Any) -> None:

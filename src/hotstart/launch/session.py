@@ -52,6 +52,9 @@ class Session:
         self.events: list[Event] = []
         #: Whether the file system tells when a file was read.
         self.reads_known = True
+        #: Workloads to bring from the remote besides this one; what went from there to here ("pulled") and back.
+        self.prefetch: list[str] = []
+        self.shared: dict[str, dict[str, int]] = {}
         #: What could not be done, in words, for the record.
         self.troubles: list[str] = []
         #: Whether something went wrong that nobody had foreseen, and it was said.
@@ -80,7 +83,9 @@ class Session:
     @property
     def cache(self) -> Cache:
         if self._cache is None:
-            self._cache = self.config.open(memory=0, path=f"{self.home}/store")
+            # Without a remote: groups are published as packs of a workload, see ``share``, and one by one nobody
+            # could ask for them.
+            self._cache = self.config.open(memory=0, path=f"{self.home}/store", remote="")
             if self._cache.disk is not None:
                 self.max_size = self._cache.disk.max_size
         return self._cache
