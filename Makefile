@@ -18,8 +18,16 @@ $(VENV)/.installed-%: pyproject.toml | $(PY)
 	$(PIP) -e '.[$*]'
 	@touch $@
 
+# In two halves side by side, since many tests wait for processes of their own; the second is shown at the end.
+FIRST  = tests/cli tests/compilers tests/faults tests/keys tests/scenarios tests/store tests/testing tests/test_*.py
+SECOND = tests/frameworks tests/insight tests/launch tests/remote tests/stress tests/torch tests/trust
+SHOWN  = $(VENV)/second-half.log
+
 test: $(VENV)/.installed-test
-	$(PY) -m pytest
+	@$(PY) -m pytest $(SECOND) > $(SHOWN) 2>&1 & second=$$!; \
+	$(PY) -m pytest $(FIRST); first=$$?; \
+	wait $$second; status=$$?; cat $(SHOWN); \
+	exit $$((first | status))
 
 # The proofs with the remaining frameworks: some gigabytes of packages, some minutes. torch is named each
 # time and first, so that none of them brings another one.

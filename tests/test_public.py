@@ -97,3 +97,15 @@ def test_imports_run_downwards() -> None:
 def test_the_check_of_imports_sees_what_is_there() -> None:
     assert {"store", "keys"} <= imports_of(SOURCE / "cache.py")
     assert "config" in imports_of(SOURCE / "cache.py"), "one that stands inside a function"
+
+
+def test_make_test_runs_every_directory_of_tests() -> None:
+    """They are named in the Makefile, in two halves: one that is forgotten there would never run."""
+    here = Path(__file__).parent
+    makefile = here.parent / "Makefile"
+    halves = [
+        line.split("=")[1].split() for line in makefile.read_text().splitlines() if line[:6] in ("FIRST ", "SECOND")
+    ]
+    assert len(halves) == 2
+    directories = {f"tests/{path.name}" for path in here.iterdir() if any(path.glob("**/test_*.py"))}
+    assert directories == {name for half in halves for name in half} - {"tests/test_*.py"}
