@@ -54,7 +54,7 @@ def a_run(home: Path, **more: object) -> dict[str, Any]:
 
 
 #: Those that need nothing to be said; sharing is in a file of its own.
-NEEDY = {"run", "why", "clear", "push", "pull", "trust", "remote"}
+NEEDY = {"run", "warm", "why", "clear", "push", "pull", "trust", "remote"}
 COMMANDS = [name for name in cli.COMMANDS if name not in NEEDY]
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 #: A further command is one line.
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("hotstart.cli.run", "run a program so that its frameworks start hot"),
+    "warm": ("hotstart.cli.warm", "the same, and build the packages of its models before they are needed"),
     "env": ("hotstart.cli.env", 'print the same environment for a shell: eval "$(hotstart env)"'),
     "stats": ("hotstart.cli.stats", "hits, misses, entries, bytes and seconds saved, by framework"),
     "why": ("hotstart.cli.why", "why the last run compiled what it compiled"),
