@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = [
     DOCS / f"{name}.md"
-    for name in ("quickstart", "triton", "jax", "ci", "containers", "kubernetes", "troubleshooting", "commands")
+    for name in (
+        *("quickstart", "triton", "jax", "ci", "containers", "kubernetes", "troubleshooting", "commands"),
+        *("sharing", "operations"),
+    )
 ]
 
 

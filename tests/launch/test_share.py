@@ -82,9 +82,11 @@ def lines(place: Place, *arguments: str) -> tuple[str, list[str]]:
     return done.stdout.strip(), done.stderr.splitlines()
 
 
-def test_the_second_machine_compiles_nothing(machines: Callable[..., Place]) -> None:
+def test_the_second_machine_compiles_nothing(machines: Callable[..., Place], tmp_path: Path) -> None:
     one, two = machines("one"), machines("two", signs=False)
     assert train(one) == 3
+    published = {path.name for path in (tmp_path / "shared/v1/main").iterdir()}
+    assert published == {"packs", "workloads"}, "nothing one by one"
     assert train(two) == 0
     record = two.record()
     assert record["remote"]["entries"] == 3
@@ -94,22 +96,26 @@ def test_the_second_machine_compiles_nothing(machines: Callable[..., Place]) -> 
     assert two.files() == one.files()
 
 
-def test_a_start_with_nothing_missing_asks_nobody(machines: Callable[..., Place], tmp_path: Path) -> None:
+def test_a_start_with_nothing_missing_asks_nobody(machines: Callable[..., Place]) -> None:
+    """Remotes are asked by a child: there is none but the command, and nothing of ``remote`` is imported."""
     one, two = machines("one"), machines("two", signs=False)
     train(one)
     train(two)
-    shutil.rmtree(tmp_path / "shared")
-    (tmp_path / "shared").write_text("whoever asks here is told so")
-    assert train(two) == 0
     code = (
-        "import sys; from hotstart.cli.main import main\n"
-        f"status = main(['run', '--name', 'train.py', {sys.executable!r}, 'train.py'])\n"
-        "print(*[name for name in sys.modules if name.startswith(('hotstart.remote', 'hotstart.trust'))])"
+        "import os, sys; from hotstart.cli.main import main\n"
+        "fork, children = os.fork, []\n"
+        "def counted():\n"
+        "    pid = fork()\n"
+        "    children.append(pid)\n"
+        "    return pid\n"
+        "os.fork = counted\n"
+        f"main(['run', {sys.executable!r}, 'train.py'])\n"
+        "print(len(children), *[m for m in sys.modules if m.startswith(('hotstart.remote', 'hotstart.trust'))])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], env=two.environ, cwd=two.work, capture_output=True, text=True, check=True
     )
-    assert (done.stdout.split("\n")[:2], done.stderr) == (["compiled 0", ""], "")
+    assert (done.stdout, done.stderr) == ("compiled 0\n1\n", "")
 
 
 def test_what_is_compiled_later_is_published_too(machines: Callable[..., Place]) -> None:
@@ -148,6 +154,22 @@ def test_a_name_with_spaces_is_shared_as_well(machines: Callable[..., Place]) ->
     assert train(two, options=("--name", "größer als = gedacht")) == 0
     assert shared_name("a b") != shared_name("a_b")
     assert shared_name("train.py") == "train.py"
+
+
+def test_runs_that_start_at_once_pull_once(machines: Callable[..., Place]) -> None:
+    one, two = machines("one"), machines("two", signs=False)
+    train(one)
+    runs = [
+        subprocess.Popen(
+            [*HOTSTART, "run", "--json", sys.executable, "train.py"],
+            env=two.environ, cwd=two.work, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for _ in range(4)
+    ]  # fmt: skip
+    ended = [run.communicate(timeout=120) for run in runs]
+    assert [out for out, _ in ended] == ["compiled 0\n"] * 4
+    pulled = [json.loads(err).get("remote", {}).get("entries", 0) for _, err in ended]
+    assert sorted(pulled) == [0, 0, 0, 3]
 
 
 def test_directories_that_were_wiped_are_restored_without_the_remote(

@@ -245,10 +245,39 @@ def test_names_that_could_go_elsewhere_are_misuse(near: Team, tmp_path: Path, na
 def test_nothing_to_find_is_no_error(near: Team, tmp_path: Path) -> None:
     one = Machine(near, tmp_path / "one")
     assert pull(one.tier, one.disk, "train").as_dict() == {
-        "entries": 0, "bytes": 0, "present": 0, "failed": 0, "foreign": 0, "requests": 1, "unanswered": 0, "found": False,
+        "entries": 0, "bytes": 0, "present": 0, "failed": 0, "foreign": 0, "requests": 1, "unanswered": 0,
+        "found": False,
     }  # fmt: skip
     with pytest.raises(UsageError, match="signing key"):
         push(near.machine(key=lambda: None), one.disk, "train", one.compile(range(1)))
+
+
+def test_a_workload_in_two_scopes_is_counted_once_each(near: Team, tmp_path: Path) -> None:
+    near.list.add(near.trusted.public, ["pr-7"])
+    one, two = (Machine(near, tmp_path / scope, near.machine(scope=scope)) for scope in ("main", "pr-7"))
+    push(one.tier, one.disk, "train", one.compile(range(3)))
+    push(two.tier, two.disk, "train", two.compile(range(2, 7)))
+    reader = Machine(near, tmp_path / "reader", near.machine(scope="pr-7,main"))
+    done = pull(reader.tier, reader.disk, "train")
+    assert (done.entries, done.present, done.failed) == (7, 1, 0)
+    assert counted(reader.tier)["pulled"] == 7
+
+
+def test_what_does_not_check_is_no_answer(near: Team, tmp_path: Path) -> None:
+    one, other = Machine(near, tmp_path / "one", near.machine(signer=near.stranger)), Machine(near, tmp_path / "other")
+    push(one.tier, one.disk, "train", one.compile(range(1)))
+    done = pull(other.tier, other.disk, "train")
+    assert (done.found, done.unanswered, done.requests) == (False, 1, 1)
+
+
+def test_who_signs_and_trusts_nobody_adds_to_its_own_workload(near: Team, tmp_path: Path) -> None:
+    writer = near.machine(signer=near.stranger)
+    one = Machine(near, tmp_path / "one", writer)
+    push(writer, one.disk, "train", one.compile(range(2)))
+    push(writer, one.disk, "train", one.compile(range(2, 4)))
+    near.list.add(near.stranger.public, ["main"])
+    other = Machine(near, tmp_path / "other")
+    assert pull(other.tier, other.disk, "train").entries == 4
 
 
 def test_names_say_where_things_are() -> None:
