@@ -14,24 +14,22 @@ Run SCRIPT, a Python program, as hotstart run does, and build the package of eve
 that it calls through hotstart.torch.compile before it goes on: for CI, so that the next
 start loads them. A SCRIPT that is no .py file is run as a command.
 
-Takes the options of hotstart run, --json among them.
+{options}
 
 example:
   hotstart warm --name serve serve.py --one-request"""
 
 
 def main(arguments: list[str]) -> int:
+    from .run import HELP as OF_RUN
     from .run import main as run
     from .run import parse
 
-    if arguments[:1] in (["-h"], ["--help"]):
-        print(HELP)
-        return 0
     if not arguments:
         raise UsageError("warm: no script was given; for example: hotstart warm serve.py")
     options, command = parse(arguments)
     if options is None:
-        print(HELP)
+        print(HELP.format(options=OF_RUN[OF_RUN.index("  --name") : OF_RUN.index("\n\nexamples")]))
         return 0
     given = arguments[: len(arguments) - len(command)]
     if command[0].endswith(".py"):
