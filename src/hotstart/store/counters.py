@@ -40,7 +40,8 @@ class Counters:
 
     def snapshot(self) -> dict[str, float]:
         with self._lock:
-            return {**self._values, "miss": self._misses, "put": self._puts}
+            often = {"miss": self._misses, "put": self._puts}
+            return {**self._values, **{name: count for name, count in often.items() if count}}
 
     def after_fork(self) -> None:
         """In a child: nothing counted yet, and the lock may have been held by a thread that is gone."""
