@@ -27,6 +27,9 @@ settings.load_profile("ci" if os.environ.get("CI") else "here")
 # So that a failing ``assert`` in these shows its values, as it would in a test file.
 pytest.register_assert_rewrite("hotstart.testing.conformance", "hotstart.testing.machine")
 
+# Tests write a module, import it, and write it again within a second: a compiled file would be taken for the new one.
+sys.dont_write_bytecode = True
+
 # A shell has its background jobs ignore these, and children inherit that: tests of signals would test nothing, or hang.
 for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
     if signal.getsignal(_number) is signal.SIG_IGN:
