@@ -45,6 +45,19 @@ def test_what_is_read_is_a_hit_and_what_is_not_is_none(place: Place) -> None:
     assert place.record()["units"] == []
 
 
+def test_a_unit_that_is_read_keeps_its_entry_young(place: Place) -> None:
+    """Or eviction would take what a program reads at every start for what nobody wants."""
+    place.sh(MAKE)
+    old = 1_000_000_000
+    entries = sorted((place.home / "store" / "entries").rglob("?" * 62))
+    assert len(entries) == 2
+    for path in entries:
+        os.utime(path, (old, old))
+    place.sh(WORK + 'cat "$TRITON_CACHE_DIR/BBB/k.cubin" > /dev/null')
+    assert events(place.record()) == [("hit", "BBB")]
+    assert sorted(path.stat().st_mtime > old for path in entries) == [False, True]
+
+
 def test_what_was_read_by_who_wrote_it_is_noted_the_next_time(place: Place) -> None:
     place.sh(MAKE + 'sleep 0.1; cat "$TRITON_CACHE_DIR"/*/* > /dev/null')
     place.sh(WORK + 'cat "$TRITON_CACHE_DIR"/*/* > /dev/null')

@@ -72,7 +72,9 @@ def take_in(session: Session, wait: float, stop: Callable[[], bool]) -> None:
         for name in new:
             if name in survey.units:
                 arm(session, survey.units[name])  # a framework loads what it has just built
-        known.remember(session.workload, _used(known, [*read, *new]))
+        used = _used(known, [*read, *new])
+        known.remember(session.workload, used)
+        _touch(session, known, used)
         held = survey.bytes
         budget.keep(session, known, survey, [*read, *new])
         if work.removed or healed or survey.bytes != held:
@@ -95,6 +97,16 @@ def _heal(session: Session, known: Inventory, survey: Survey) -> bool:
         return False
     session.events += [Event(name, "damaged", known.units[name].cost) for name in torn]
     return bool(give_back(session, known, groups, survey))
+
+
+def _touch(session: Session, known: Inventory, used: list[str]) -> None:
+    """Reading a unit in its directory is a use of its entry: eviction must not take a busy workload for an old one."""
+    if session.store is None:
+        return
+    now = time.time_ns()
+    for group in (known.groups[each] for each in used):
+        for part in range(group.parts):
+            session.store.touch(parcel.key(group.framework, group.name, part).digest, now)
 
 
 def _used(known: Inventory, names: Iterable[Name]) -> list[str]:
