@@ -10,12 +10,23 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from hotstart.keys import headers
 from hotstart.keys.functions import fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
     from pathlib import Path
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A tree with a working directory and include directories; a process that has seen none of it."""
+    for directory in ("work", "i1", "i2"):
+        (tmp_path / directory).mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    headers.forget()
+    return tmp_path
 
 
 @pytest.fixture

@@ -5,58 +5,20 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hotstart.compilers import options
 from hotstart.keys import headers, manifest, memo, scanner
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from tests.keys.including import SEARCH, closure_of, lay, settle, value
+else:
+    from including import SEARCH, closure_of, lay, settle, value
 
-def closure_of(
-    source: str,
-    given_options: Sequence[str] = (),
-    name: str = "k.cu",
-    memory: Mapping[str, str] | None = None,
-    memo_dir: str = "",
-) -> headers.Closure:
-    search = options.parse(given_options).search()
-    return headers.closure(source, name=name, headers=memory, memo_dir=memo_dir, **search)
-
-
-def value(text: str) -> str:
-    """A header that shows in the PTX that it was read."""
-    return f'extern "C" __device__ int v_{text} = 1;\n'
-
-
-def lay(root: Path, files: Mapping[str, str | None]) -> None:
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if text is None:
-            path.unlink()
-        else:
-            path.write_text(text)
-
-
-@pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A tree with a working directory and include directories; a process that has seen none of it."""
-    for directory in ("work", "i1", "i2"):
-        (tmp_path / directory).mkdir()
-    monkeypatch.chdir(tmp_path / "work")
-    headers.forget()
-    return tmp_path
-
-
-SEARCH = ("-I../i1", "-I../i2")
-
-
-def settle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if all files had been written long ago."""
-    monkeypatch.setattr(memo, "SETTLING_NS", -1)
+pytestmark = pytest.mark.usefixtures("place")
 
 
 def unexpected(*_: object) -> Any:

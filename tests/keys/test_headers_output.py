@@ -10,74 +10,22 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
-from hotstart.compilers import options
 from hotstart.errors import UncacheableError
-from hotstart.keys import headers, memo
+from hotstart.keys import headers
 
 nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="needs cuda-bindings and nvidia-cuda-nvrtc: the test extra")
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from tests.keys.including import SEARCH, closure_of, compiled, lay, settle, value
+else:
+    from including import SEARCH, closure_of, compiled, lay, settle, value
 
-def compiled(
-    source: str, given_options: Sequence[str] = (), name: str = "k.cu", memory: Mapping[str, str] | None = None
-) -> bytes | None:
-    """The PTX that NVRTC makes now, in this working directory; None where it does not compile."""
-    items = list((memory or {}).items())
-    texts, names = [text.encode() for _, text in items], [label.encode() for label, _ in items]
-    _, program = nvrtc.nvrtcCreateProgram(source.encode(), name.encode(), len(items), texts or None, names or None)
-    flags = [b"-arch=compute_90", b"-default-device", b"-w", *[option.encode() for option in given_options]]
-    try:
-        if int(nvrtc.nvrtcCompileProgram(program, len(flags), flags)[0]) != 0:
-            return None
-        _, size = nvrtc.nvrtcGetPTXSize(program)
-        ptx = bytes(size)
-        nvrtc.nvrtcGetPTX(program, ptx)
-        return ptx
-    finally:
-        nvrtc.nvrtcDestroyProgram(program)
-
-
-def closure_of(
-    source: str,
-    given_options: Sequence[str] = (),
-    name: str = "k.cu",
-    memory: Mapping[str, str] | None = None,
-    memo_dir: str = "",
-) -> headers.Closure:
-    search = options.parse(given_options).search()
-    return headers.closure(source, name=name, headers=memory, memo_dir=memo_dir, **search)
-
-
-def value(text: str) -> str:
-    """A header that shows in the PTX that it was read."""
-    return f'extern "C" __device__ int v_{text} = 1;\n'
-
-
-def lay(root: Path, files: Mapping[str, str | None]) -> None:
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if text is None:
-            path.unlink()
-        else:
-            path.write_text(text)
-
-
-@pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A tree with a working directory and include directories; a process that has seen none of it."""
-    for directory in ("work", "i1", "i2"):
-        (tmp_path / directory).mkdir()
-    monkeypatch.chdir(tmp_path / "work")
-    headers.forget()
-    return tmp_path
-
-
-SEARCH = ("-I../i1", "-I../i2")
+pytestmark = pytest.mark.usefixtures("place")
 
 
 # Paths and time in the output.
@@ -223,11 +171,6 @@ def toolkit(place: Path) -> Path:
     root = place / "env/site-packages/nvidia/cu13/include"
     lay(root, {"tk.h": '#include "tk/inner.h"\n#include <user.h>\n', "tk/inner.h": value("inner")})
     return root
-
-
-def settle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if all files had been written long ago."""
-    monkeypatch.setattr(memo, "SETTLING_NS", -1)
 
 
 def test_a_toolkit_elsewhere_with_the_same_content_is_the_same(place: Path, toolkit: Path) -> None:
