@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from . import compilers as compilers
     from . import torch as torch
     from .cache import Cache as Cache
-    from .cache import open as open
     from .compilers.memoize import memoize_handle as memoize_handle
     from .drafting import Compiled as Compiled
     from .errors import AddressError as AddressError
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from .keys.tensors import hash_value as hash_value
     from .keys.tensors import tensor_signature as tensor_signature
     from .launch.init import init as init
+    from .opening import open as open
     from .store.content import ContentStore as ContentStore
     from .store.entry import Entry as Entry
 
@@ -40,7 +40,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Cache": "cache",
     "Compiled": "drafting",
-    "open": "cache",
+    "open": "opening",
     "ContentStore": "store.content",
     "Entry": "store.entry",
     "Key": "keys.key",

@@ -71,7 +71,7 @@ class Cache:
         if isinstance(under, (str, os.PathLike)):
             raise UsageError(f"under is a list of directories, not one: write under=[{os.fspath(under)!r}]")
         layers = [os.fspath(layer) for layer in under]
-        self._arguments = {
+        self._arguments: dict[str, Any] = {
             "max_size": max_size,
             "memory": memory,
             "policy": policy,
@@ -128,7 +128,7 @@ class Cache:
         if self._recall is not None:
             entry = self._recall(key.digest)
             if entry is not MISSING:
-                return entry  # type: ignore[no-any-return]
+                return entry  # type: ignore[no-any-return]  # the memory tier holds whatever is put into it: here entries
         entry = self._get_far(key.digest)
         if entry is None:
             self.counters.miss()
@@ -372,10 +372,7 @@ class Cache:
         """The digests of all keys on disk, or of those of one kind."""
         from .store import gc
 
-        found: list[bytes] = []
-        if self._disk is None or gc.turn(self._disk, lambda room: found.extend(room.index.of_kind(kind))) is None:
-            return []
-        return [digest.hex() for digest in found]
+        return gc.digests(self._disk, kind) if self._disk is not None else []
 
     def remove(self, kind: str) -> int:
         """Remove all entries of one kind; how many there were."""
@@ -414,17 +411,16 @@ class Cache:
         ``dry_run``, that would be). Also repairs accounts after a crash.
         """
         from .store import gc
+        from .store.eviction import Evicted
         from .store.sizes import parse_size
 
         if older_than is not None and older_than < 0:
             raise UsageError(f"older_than is a number of seconds, not {older_than!r}")
         size = parse_size(max_size, "max_size", zero=True) if max_size is not None else None
-        if self._disk is None:
-            return {"entries": 0, "bytes": 0, "seconds": 0.0}
-        evicted = gc.collect(self._disk, max_size=size, older_than=older_than, dry_run=dry_run)
-        if evicted is None:
-            return {"entries": 0, "bytes": 0, "seconds": 0.0}
-        return {"entries": evicted.entries, "bytes": evicted.bytes, "seconds": evicted.seconds}
+        evicted = None
+        if self._disk is not None:
+            evicted = gc.collect(self._disk, max_size=size, older_than=older_than, dry_run=dry_run)
+        return (evicted or Evicted()).as_dict()
 
     def verify(self) -> dict[str, list[str]]:
         """Read and check everything on disk: ``{"ok": […], "damaged": […]}``, the latter in quarantine now."""
@@ -471,7 +467,10 @@ class Cache:
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.path, self._arguments)
+        # Sent to another process it is the same store, opened there.
+        from functools import partial
+
+        return partial(Cache, **self._arguments), (self.path,)
 
     def __repr__(self) -> str:
         return f"<Cache {self.path or 'in memory'}>"
@@ -499,29 +498,3 @@ class Cache:
 
 def _refuse(key: object) -> NoReturn:
     raise UsageError(f"a key is hotstart.Key(kind, field=value, …), not {type(key).__name__}")
-
-
-def _reopen(path: str | None, arguments: dict[str, Any]) -> Cache:
-    """A cache sent to another process is the same store, opened there."""
-    return Cache(path, **arguments)
-
-
-_shared: Cache | None = None
-
-
-def shared() -> Cache:
-    """The configured cache, opened once for the whole process: what compilers use when they are given none."""
-    global _shared
-    if _shared is None:
-        _shared = open()
-    return _shared
-
-
-def open(**overrides: Any) -> Cache:  # noqa: A001  # hotstart.open, by contract
-    """The cache as configured: command line > ``HOTSTART_*`` > project > user > default.
-
-    ``overrides`` are arguments of ``Cache`` that win over all of them.
-    """
-    from .config import load
-
-    return load().open(**overrides)

@@ -35,7 +35,7 @@ NVRTC = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
 from kernels import KERNELS
-from hotstart.cache import shared
+from hotstart.opening import shared
 from hotstart.compilers import nvrtc
 kernels = [nvrtc.compile(source, arch=arch, name=name, targets=("cubin", "ptx"))
            for name, source in KERNELS.items() for arch in ("sm_90", "sm_100")]

@@ -52,7 +52,7 @@ class _Finder:
         loader = self.known.get(fullname)
         if loader is None:
             return None
-        spec = ModuleSpec(fullname, loader, origin=loader.path)  # type: ignore[arg-type]
+        spec = ModuleSpec(fullname, loader, origin=loader.path)  # type: ignore[arg-type]  # a loader by its methods
         spec.has_location = True
         return spec
 

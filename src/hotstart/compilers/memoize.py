@@ -71,7 +71,7 @@ class Memoized:
             key = self._key(*args, **kwargs)
             # A tuple is laid out, for the way token_of takes a tuple: part by part.
             whole = type(key) is not tuple
-            return token_of((self._number, whole, key) if whole else (self._number, whole, *key))  # type: ignore[misc]
+            return token_of((self._number, whole, key) if whole else (self._number, whole, *key))  # type: ignore[misc]  # a tuple there
         given = args
         if kwargs or len(args) != self._exact:
             try:

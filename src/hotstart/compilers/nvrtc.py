@@ -14,7 +14,6 @@ A hit does not load NVRTC, nor import its bindings.
 from __future__ import annotations
 
 from .. import __version__
-from ..cache import shared
 from ..drafting import Compiled
 from ..errors import CompileError, UncacheableError, UsageError
 from ..keys import toolchain
@@ -22,6 +21,7 @@ from ..keys.digest import digest_of, encode
 from ..keys.headers import closure
 from ..keys.key import Key
 from ..log import say
+from ..opening import shared
 from . import options as _options
 
 TYPE_CHECKING = False
@@ -123,7 +123,7 @@ def compile(  # noqa: A001  # nvrtc.compile, by contract
     except UncacheableError as error:
         say("info", f"nvrtc {name}: not cached: {error}")
         made = _compile(text, given, headers, name_expressions, name, wanted)
-        return CachedKernel(**made.artifacts, **made.meta, uncacheable=str(error))  # type: ignore[arg-type]
+        return CachedKernel(**made.artifacts, **made.meta, uncacheable=str(error))  # type: ignore[arg-type]  # by name
     if cache_failures:
         _raise_known_failure(cache, key)
 

@@ -102,7 +102,7 @@ class _State:
             return False
         return all(map(is_, self.values, other.values)) or all(map(_same, self.values, other.values))
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]  # how Python says "not hashable"
 
     def _function(self, function: FunctionType, *, inner: bool = False) -> None:
         code = function.__code__

@@ -256,7 +256,7 @@ class SourceCache:
                 return fd
             except OSError as error:
                 if isinstance(error, BlockingIOError) and time.monotonic() < deadline:
-                    time.sleep(1e-3)
+                    time.sleep(1e-3)  # flock has no time-out; a turn is a write and a rename
                     continue
                 self._counters.error("lock", error)
                 files.close_quietly(fd)

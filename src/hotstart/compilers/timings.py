@@ -166,7 +166,7 @@ class Timings:
 
 
 def _is_time(value: object) -> bool:
-    return type(value) in (int, float) and math.isfinite(value) and value >= 0  # type: ignore[arg-type,operator]
+    return type(value) in (int, float) and math.isfinite(value) and value >= 0  # type: ignore[arg-type,operator]  # a number
 
 
 def plain(value: object) -> Any:

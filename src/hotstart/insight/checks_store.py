@@ -164,7 +164,7 @@ def _is_held(path: str, wait: float = 0.0) -> bool:
             except BlockingIOError:
                 if time.monotonic() >= deadline:
                     return True
-                time.sleep(0.05)
+                time.sleep(0.05)  # flock has no time-out, and a person waits for the answer
             except OSError:
                 return False  # no locks here: another check's matter
     finally:

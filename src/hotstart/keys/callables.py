@@ -48,7 +48,7 @@ def _record_function(walk: Walk, function: FunctionType) -> bytes:
     home = installed.home(function)
     if home is not None and code.co_qualname == "singledispatch.<locals>.wrapper":
         # Its closure also holds a cache of weak references; the registry is what it does.
-        return b"".join((*parts, token(dict(function.registry), "registry")))  # type: ignore[attr-defined]
+        return b"".join((*parts, token(dict(function.registry), "registry")))  # type: ignore[attr-defined]  # of singledispatch
     defaults, named_defaults, attributes = function.__defaults__, function.__kwdefaults__, function.__dict__
     if defaults:
         names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]

@@ -187,7 +187,7 @@ def encoded_once(cls: type[T]) -> type[T]:
 
 def _encode_kept(value: Any, depth: int) -> bytes:
     try:
-        return value._encoding  # type: ignore[no-any-return]
+        return value._encoding  # type: ignore[no-any-return]  # set below, as bytes
     except AttributeError:
         raw = value._encoding = _encode_object(value, depth)
         return raw

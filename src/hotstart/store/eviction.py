@@ -55,6 +55,9 @@ class Evicted:
         #: Seconds of compiling that were given up.
         self.seconds = 0.0
 
+    def as_dict(self) -> dict[str, float]:
+        return {"entries": self.entries, "bytes": self.bytes, "seconds": self.seconds}
+
     def add(self, other: Evicted) -> None:
         self.entries += other.entries
         self.bytes += other.bytes

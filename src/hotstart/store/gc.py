@@ -168,6 +168,13 @@ def _reconcile(store: LocalStore, room: Room, pair: str) -> None:
         ledger.bytes -= size
 
 
+def digests(store: LocalStore, kind: str | None) -> list[str]:
+    """Of all entries or of those of one kind, as the index has them; none where it cannot be had."""
+    found: list[bytes] = []
+    turn(store, lambda room: found.extend(room.index.of_kind(kind)))
+    return [digest.hex() for digest in found]
+
+
 def verify(store: LocalStore) -> dict[str, list[str]]:
     """Read everything: entries by their checksum, blobs by their BLAKE3 as well.
 

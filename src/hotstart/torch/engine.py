@@ -262,7 +262,7 @@ class Engine:
 
     def _open(self) -> Cache:
         if self._cache is None:
-            from ..cache import shared
+            from ..opening import shared
 
             self._cache = shared()
         if self._cache.path is None:

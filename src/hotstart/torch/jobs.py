@@ -193,7 +193,7 @@ def _lock(path: str) -> int | None:
 
 def _describe(cache: Cache) -> dict[str, Any]:
     """How the helper opens the same cache: as configured, or by its directory."""
-    from ..cache import shared
+    from ..opening import shared
 
     if cache is shared():
         return {}

@@ -38,8 +38,9 @@ def main(folder: str) -> int:
     except (OSError, ValueError):
         jobs.finish(folder)
         return 1  # it was not handed over to its end
-    from ..cache import Cache, shared
+    from ..cache import Cache
     from ..keys.key import Key, _restore
+    from ..opening import shared
 
     cache = Cache(place.pop("path"), **place) if place else shared()
     told = job["key"]
