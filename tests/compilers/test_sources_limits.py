@@ -401,6 +401,43 @@ def test_the_private_directory_goes_with_its_process_and_with_no_other(tmp_path:
     assert private._directories.keys() <= {os.getpid()}
 
 
+@pytest.mark.parametrize("end", ["os._exit(0)", "os.kill(os.getpid(), 9)"])
+def test_what_a_process_leaves_that_ends_without_a_word_is_removed_by_the_next(tmp_path: Path, end: str) -> None:
+    script = "\n".join(
+        (
+            "import os, sys",
+            "from hotstart.compilers.private import private_directory",
+            "print(private_directory(), flush=True)",
+            "if sys.argv[1] == 'wait': sys.stdin.read()",
+            f"if sys.argv[1] == 'leave': {end}",
+        )
+    )
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+
+    def start(how: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", script, how]
+        return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def place_of(process: subprocess.Popen[str]) -> Path:
+        assert process.stdout is not None
+        return Path(process.stdout.readline().strip())
+
+    with start("leave") as dead, start("wait") as alive:
+        left, used = place_of(dead), place_of(alive)
+        dead.wait()
+        with start("end") as soon:
+            place_of(soon)
+        assert left.is_dir(), "it is too young to say that nobody is about to lock it"
+        for path in (left, used):
+            os.utime(path, (0, 0))
+        with start("end") as later:
+            place_of(later)
+        assert not left.exists()
+        assert used.is_dir(), "its process is alive"
+        alive.communicate()
+    assert list(tmp_path.glob("hotstart-*")) == []
+
+
 def test_it_lives_under_the_configured_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOTSTART_HOME", str(tmp_path / "home"))
     assert SourceCache().path_for(SOURCE, "kernel").startswith(str(tmp_path / "home" / "sources"))

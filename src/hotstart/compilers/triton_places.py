@@ -150,7 +150,12 @@ class Places:
         for place in places:
             if place and not (executable and _is_noexec(place)):
                 yield place
-        yield self._temporary()
+        try:
+            place = self._temporary()
+        except OSError as error:
+            say("warning", f"Triton's kernels have no place left to lie in: {error}", once="triton nowhere")
+            return
+        yield place
 
     def _chosen(self) -> str:
         path = self._knobs.get("dir") or os.environ.get("TRITON_CACHE_DIR")
@@ -178,11 +183,9 @@ class Places:
         """A directory for this process alone, for what can be written nowhere else."""
         pid = os.getpid()
         if self._scratch[0] != pid:
-            import tempfile
+            from .private import private_directory
 
-            path = tempfile.mkdtemp(prefix="hotstart-triton-")
-            self._scratch = pid, path
-            atexit.register(_remove, pid, path)
+            self._scratch = pid, f"{private_directory()}/triton"
         return self._scratch[1]
 
     def sweep(self, place: str, written: int) -> None:
@@ -244,10 +247,3 @@ def _nothing() -> Cache:
     from ..cache import Cache
 
     return Cache(None, memory=0)
-
-
-def _remove(pid: int, path: str) -> None:
-    if pid == os.getpid():  # not a forked child, whose parent still uses it
-        import shutil
-
-        shutil.rmtree(path, ignore_errors=True)
