@@ -344,3 +344,18 @@ def environment() -> dict[str, str]:
     import os
 
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+
+
+def test_a_target_directory_inside_a_project_on_the_path_is_found(
+    tmp_path: Path, install: Install, site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``pip install --target project/vendor`` with both on sys.path, the project first."""
+    install(LIBRARY.format(1, 1, 1))
+    vendor = tmp_path / "project" / "vendor"
+    vendor.parent.mkdir()
+    site.rename(vendor)
+    monkeypatch.setattr(sys, "path", [str(vendor.parent), str(vendor), *sys.path])
+    distributions.refresh()
+    assert (distributions.owner(str(vendor / "lib.py")) or "").startswith("my_lib 1.0 ")
+    assert distributions.owner(str(vendor.parent / "lib.py")) is None
+    vendor.rename(site)

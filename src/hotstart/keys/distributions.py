@@ -190,11 +190,13 @@ def _split(filename: str) -> tuple[str | None, str]:
         if at >= 0:
             end = at + 1 + len(name)
             return filename[:end], filename[end + 1 :]
-    for entry in sys.path:  # pip install --target; most entries turn out to hold no distribution at all
-        site = entry.rstrip(os.sep)
-        if site and filename.startswith(site + os.sep) and not filename.startswith(_STDLIB):
-            return site, filename[len(site) + 1 :]
-    return None, ""
+    if filename.startswith(_STDLIB):
+        return None, ""
+    # pip install --target, often inside a project that is on the path as well: the innermost entry is meant.
+    # Most entries turn out to hold no distribution at all.
+    around = (entry.rstrip(os.sep) for entry in sys.path)
+    site = max((site for site in around if site and filename.startswith(site + os.sep)), key=len, default=None)
+    return (site, filename[len(site) + 1 :]) if site is not None else (None, "")
 
 
 def _installed(site: str) -> list[tuple[str, int]]:
