@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 #: The shelves hold at most this share of the store's budget, besides what was used in the last minutes.
 _SHARE = 4
 
-#: Uses are told so many together, and at exit: writing the time of a file costs 20 µs amid a compile, 4 in a row.
-#: A process that is killed has used some of its last few kernels in secret.
-_TOGETHER = 8
+#: Uses are told so many together, and at exit: writing the time of a file costs 70 µs amid a compile, 13 each in a row
+#: of eight, 8 in one of 32. A process that is killed has used some of its last kernels in secret.
+_TOGETHER = 32
 
 #: The use of one entry is told at most this often.
 _TELL_EVERY = 60_000_000_000
