@@ -13,6 +13,11 @@ from typing import Self
 #: Answers bodies longer than this are interfered with in the middle; shorter ones at their end.
 _SOME = 300
 
+_REQUESTS = (b"GET ", b"PUT ", b"POST", b"HEAD", b"DELE")
+
+#: What stores say that take no more: status and the code in the body.
+_FULL = {"507": ("507 Insufficient Storage", "XMinioStorageFull"), "quota": ("403 Forbidden", "QuotaExceeded")}
+
 
 class Proxy:
     """``mode`` may be changed at any time:
@@ -22,6 +27,8 @@ class Proxy:
     reset      a reset in the middle of the answer
     truncate   the connection closed in the middle of the answer
     500, 503   an error instead of an answer
+    507        writing answered as MinIO does when its disks are full; reading goes on
+    quota      writing answered as Ceph does when a quota is used up; reading goes on
     flip       one byte of the body changed
     down       nobody listens
     """
@@ -75,11 +82,12 @@ class Proxy:
                     if mode == "hang":
                         threading.Event().wait(600)
                         return
-                    if mode in ("500", "503") and data.startswith((b"GET ", b"PUT ", b"POST", b"HEAD", b"DELE")):
-                        # The rest of a body may still come: one answer a connection, then it is over.
-                        client.sendall(
-                            f"HTTP/1.1 {mode} Error\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode()
-                        )
+                    if mode in ("500", "503") and data.startswith(_REQUESTS):
+                        _answer(client, f"{mode} Error", "")
+                        return
+                    if mode in _FULL and data.startswith(b"PUT "):
+                        status, code = _FULL[mode]
+                        _answer(client, status, f"<Error><Code>{code}</Code><Message>No room.</Message></Error>")
                         return
                     if mode in ("500", "503"):
                         client.sendall(b"-ERR internal error\r\n")
@@ -114,6 +122,15 @@ class Proxy:
             pass
         finally:
             _reset(client)
+
+
+def _answer(client: socket.socket, status: str, body: str) -> None:
+    """One answer, then the connection is over; the rest of what the client sends is read, else it would see a reset."""
+    head = f"HTTP/1.1 {status}\r\nContent-Type: application/xml\r\nContent-Length: {len(body)}\r\n"
+    client.sendall(f"{head}Connection: close\r\n\r\n{body}".encode())
+    client.shutdown(socket.SHUT_WR)
+    while client.recv(1 << 16):
+        pass
 
 
 def _reset(connection: socket.socket) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -210,3 +213,175 @@ def test_its_file_is_private(make: Callable[[], Guarded], inner: Failing, tmp_pa
     found = list((tmp_path / "state").iterdir())
     assert sorted(path.name.rpartition("-")[2] for path in found) == ["read", "write"]
     assert all(path.stat().st_mode & 0o077 == 0 for path in [*found, tmp_path / "state"])
+
+
+class Hanging(Directory):
+    """A client with time-outs of its own whose server accepts and never answers, until ``answer`` is set."""
+
+    unbounded = False
+
+    def __init__(self, root: str, timeout: float) -> None:
+        super().__init__(root, timeout=timeout)
+        self.asked = threading.Event()
+        self.answer = threading.Event()
+        self.loading = threading.Event()
+        self.loading.set()
+
+    def prepare(self) -> None:
+        assert self.loading.wait(60)
+
+    def get(self, name: str, limit: int) -> Found:
+        self.asked.set()
+        if not self.answer.wait(60):
+            raise TimedOutError("no answer")
+        return super().get(name, limit)
+
+
+def in_thread(call: Callable[[], object]) -> tuple[threading.Thread, list[BaseException]]:
+    raised: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            call()
+        except RemoteError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread, raised
+
+
+def test_who_waits_stops_when_another_process_has_waited_in_vain(tmp_path: Path, hang_guard: None) -> None:
+    """Else eight processes that begin one after another each wait their own time-out to its end."""
+    late, early = Hanging(str(tmp_path), 3600), Hanging(str(tmp_path), 3600)
+    one, other = (Guarded(remote, Counters(), str(tmp_path / "state")) for remote in (late, early))
+    thread, raised = in_thread(lambda: one.get("a", 1))
+    assert late.asked.wait(60)
+    other._reading.open("timed_out")
+    thread.join(60)
+    assert [type(error) for error in raised] == [OpenError]
+    assert counted(one) == {"remote.given_up": 1}
+    late.answer.set()
+
+
+def test_a_large_value_on_its_way_out_is_not_given_up_because_others_wait(tmp_path: Path, hang_guard: None) -> None:
+    begun, held = threading.Event(), threading.Event()
+
+    class Slow(Directory):
+        def put(self, name: str, data: Any, *, replaces: str = "") -> bool:
+            begun.set()
+            assert held.wait(60)
+            return super().put(name, data, replaces=replaces)
+
+    guarded = Guarded(Slow(str(tmp_path / "shared")), Counters(), str(tmp_path / "state"))
+    thread, raised = in_thread(lambda: guarded.put("a", bytes(2 << 20)))
+    assert begun.wait(60)
+    Breaker(guarded._writing._path).open("timed_out")
+    time.sleep(0.3)
+    assert thread.is_alive()
+    held.set()
+    thread.join(60)
+    assert raised == []
+    assert guarded.inner.get("a", 1).size == 2 << 20
+
+
+def test_loading_the_client_counts_as_waiting_until_it_first_answers(tmp_path: Path, hang_guard: None) -> None:
+    """The client itself would wait for a minute: what ends this is the guard's own clock."""
+    remote = Hanging(str(tmp_path), 0.5)
+    guarded = Guarded(remote, Counters(), str(tmp_path / "state"))
+    with pytest.raises(TimedOutError):
+        guarded.get("a", 1)
+    assert counted(guarded) == {"remote.timed_out": 1}
+    remote.answer.set()
+
+
+def test_a_client_that_loads_slowly_is_no_remote_that_hangs(tmp_path: Path, hang_guard: None) -> None:
+    remote = Hanging(str(tmp_path / "shared"), 0.2)
+    Directory(remote.root).put("a", b"1")
+    guarded = Guarded(remote, Counters(), str(tmp_path / "state"))
+    remote.loading.clear()
+    remote.answer.set()
+    threading.Timer(1.0, remote.loading.set).start()
+    assert bytes(guarded.get("a", 1).data) == b"1"
+
+
+def blocked(path: Path) -> None:
+    """A name whose open() blocks in the kernel, as one on a dead NFS server does."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(path)
+
+
+def release(path: Path) -> None:
+    os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK))
+
+
+def test_a_file_system_that_blocks_costs_one_time_out(tmp_path: Path, hang_guard: None) -> None:
+    blocked(tmp_path / "shared" / "a")
+
+    def make() -> Guarded:
+        return Guarded(Directory(str(tmp_path / "shared"), timeout=0.3), Counters(), str(tmp_path / "state"))
+
+    guarded = make()
+    with pytest.raises(TimedOutError):
+        guarded.get("a", 1)
+    for other in (guarded, make()):
+        with pytest.raises(OpenError):
+            other.get("a", 1)
+        with pytest.raises(OpenError):
+            other.put("b", b"1")
+    assert counted(guarded) == {"remote.timed_out": 1, "remote.skipped": 2}
+    release(tmp_path / "shared" / "a")
+
+
+def test_streams_and_listings_of_a_file_system_that_blocks_end_too(tmp_path: Path, hang_guard: None) -> None:
+    blocked(tmp_path / "shared" / "a")
+    for call in (
+        lambda remote: list(remote.stream("a", 0, 10)),
+        lambda remote: remote.get_many(["a"], 10),
+        lambda remote: remote.get_ranges("a", [(0, 1), (1, 1)]),
+    ):
+        guarded = Guarded(Directory(str(tmp_path / "shared"), timeout=0.2), Counters(), "")
+        with pytest.raises(TimedOutError):
+            call(guarded)
+        release(tmp_path / "shared" / "a")
+
+
+def test_a_file_system_that_is_slow_but_alive_is_waited_for(tmp_path: Path, hang_guard: None) -> None:
+    class Slow(Directory):
+        def _read(self, fd: int, length: int, start: int) -> bytes:
+            for _ in range(10):
+                time.sleep(0.1)
+                self.beats += 1
+            return super()._read(fd, length, start)
+
+    remote = Slow(str(tmp_path / "shared"), timeout=0.4)
+    assert remote.put("a", b"1")
+    guarded = Guarded(remote, Counters(), str(tmp_path / "state"))
+    assert bytes(guarded.get("a", 1).data) == b"1"
+
+
+def test_threads_that_hang_do_not_pile_up(tmp_path: Path, clock: Clock, hang_guard: None) -> None:
+    blocked(tmp_path / "shared" / "a")
+    guarded = Guarded(Directory(str(tmp_path / "shared"), timeout=0.1), Counters(), str(tmp_path / "state"), clock)
+    for _ in range(10):
+        clock.now += LAST_COOL_DOWN + 1
+        with pytest.raises(RemoteError):
+            guarded.get("a", 1)
+    assert counted(guarded) == {"remote.timed_out": 4, "remote.skipped": 6}
+    release(tmp_path / "shared" / "a")
+    deadline = time.monotonic() + 60
+    while guarded._workers.lost and time.monotonic() < deadline:
+        release(tmp_path / "shared" / "a")
+        time.sleep(0.05)
+    assert guarded._workers.lost == 0
+
+
+def test_what_breaks_in_writing_ends_writing_alone(make: Callable[[], Guarded], inner: Failing) -> None:
+    """A store that is full may answer every put with 500."""
+    inner.failures = [BrokenError("500", "http_500") for _ in range(6)]
+    guarded = make()
+    for _ in range(3):
+        with pytest.raises(RemoteError):
+            guarded.put("b", b"1")
+    assert not guarded.is_writable()
+    assert bytes(guarded.get("a", 1).data) == b"1"

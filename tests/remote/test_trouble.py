@@ -17,15 +17,18 @@ from typing import Any
 
 import pytest
 
+from hotstart.remote.contract import RemoteError
 from hotstart.remote.url import open_remote
-from hotstart.testing.servers import READER, Server, valkey
+from hotstart.testing.servers import READER, Server, seaweedfs, valkey
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from tests.remote.clock import skewed
     from tests.remote.compiling import key_of
     from tests.remote.machines import Team
     from tests.remote.proxy import Proxy
 else:
+    from clock import skewed
     from compiling import key_of
     from machines import Team
     from proxy import Proxy
@@ -44,16 +47,16 @@ class Host:
         self.direct = server.url(self.prefix)
         self.team = Team(directory, self.url)
 
-    def run(self, name: str = "host", **asked: Any) -> list[dict[str, Any]]:
+    def run(self, name: str = "host", environment: dict[str, str] | None = None, **asked: Any) -> list[dict[str, Any]]:
         """All compiles, spread over the processes; what each says."""
         home = self.directory / name
-        environment = os.environ | self.environment | {"HOTSTART_HOME": str(home)}
+        environment = os.environ | self.environment | {"HOTSTART_HOME": str(home)} | (environment or {})
         share = -(-COMPILES // PROCESSES)
         processes = []
         for number in range(PROCESSES):
             first = number * share
-            said = {"store": f"{home}/store", "remote": self.url, "directory": str(self.directory), "first": first,
-                    "count": min(share, COMPILES - first), **asked}  # fmt: skip
+            said = {"store": f"{home}/store", "remote": self.url, "directory": str(self.directory),
+                    "count": min(share, COMPILES - first), **asked, "first": first + asked.get("first", 0)}  # fmt: skip
             program = str(Path(__file__).with_name("compiling.py"))
             processes.append(
                 subprocess.Popen(
@@ -112,6 +115,7 @@ def test_it_accepts_and_never_answers(host: Host, hang_guard: None) -> None:
     results = host.run()
     check(results)
     assert 1 <= total(results, "timed_out") <= PROCESSES
+    assert all(result["remote"].get("timed_out", 0) + result["remote"].get("given_up", 0) <= 1 for result in results)
     assert total(results, "skipped") > 0
     before = host.proxy.connections
     later = host.run()
@@ -122,14 +126,25 @@ def test_it_accepts_and_never_answers(host: Host, hang_guard: None) -> None:
     assert host.proxy.connections == before
 
 
-@pytest.mark.parametrize("mode", ["reset", "truncate", "500", "503", "down"])
-def test_it_breaks_off(host: Host, mode: str, hang_guard: None) -> None:
+@pytest.mark.parametrize(
+    ("mode", "s3", "redis"),
+    [
+        ("reset", {"reset", "truncated"}, {"reset", "unreachable"}),
+        ("truncate", {"truncated", "reset"}, {"reset", "unreachable"}),
+        ("500", {"http_500"}, {"error_reply"}),
+        ("503", {"throttled"}, {"error_reply"}),
+        ("down", {"reset", "unreachable"}, {"reset", "unreachable"}),
+    ],
+    ids=["reset", "truncate", "500", "503", "down"],
+)
+def test_it_breaks_off(host: Host, mode: str, s3: set[str], redis: set[str], hang_guard: None) -> None:
     host.run("seed")
     host.proxy.mode = mode
     results = host.run("host")
     check(results)
     causes = {name for result in results for name in result["remote"] if name.startswith("broken")}
-    assert causes, results
+    expected = s3 if host.url.startswith("s3") else redis
+    assert causes and causes <= {f"broken.{cause}" for cause in expected}
     assert total(results, "skipped") > 0
     assert total(results, "hits") == 0
 
@@ -191,6 +206,66 @@ def test_it_is_full(tmp_path: Path, hang_guard: None) -> None:
         results = host.run()
     check(results)
     assert total(results, "refused.full") > 0
+
+
+@pytest.mark.parametrize("mode", ["507", "quota"])
+def test_a_store_that_says_that_it_is_full_is_still_read(
+    tmp_path: Path, seaweed: Server, mode: str, hang_guard: None
+) -> None:
+    """Answers of MinIO and of Ceph, given by the proxy: the real server here has another way, see below."""
+    with Proxy(seaweed.port) as proxy:
+        host = Host(tmp_path, seaweed, proxy, seaweed.environment)
+        check(host.run("seed"))
+        proxy.mode = mode
+        results = host.run("host", first=COMPILES)
+        check(results)
+        assert total(results, "refused.full") > 0
+        assert total(results, "puts") == 0
+        again = host.run("host", store=str(tmp_path / "another-store"))
+    check(again, compiled=0)
+    assert total(again, "hits") == COMPILES
+
+
+def test_a_store_that_is_full_and_says_500_is_still_read(tmp_path: Path, hang_guard: None) -> None:
+    """What SeaweedFS really answers when it has no volume left to write to."""
+    (tmp_path / "server").mkdir()
+    limits = ("-volume.max=8", "-master.volumeSizeLimitMB=1")
+    with seaweedfs(tmp_path / "server", *limits) as server, Proxy(server.port) as proxy:
+        host = Host(tmp_path, server, proxy, server.environment)
+        check(host.run("seed"))
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in host.environment.items():
+                patch.setenv(name, value)
+            remote = open_remote(server.url("filler"))
+            with pytest.raises(RemoteError):
+                for number in range(200):
+                    remote.put(f"a/{number}", os.urandom(1_000_000))
+        results = host.run("host", first=COMPILES)
+        check(results)
+        assert total(results, "broken.http_500") > 0
+        assert total(results, "puts") == 0
+        again = host.run("host", store=str(tmp_path / "another-store"))
+    check(again, compiled=0)
+    assert total(again, "hits") == COMPILES
+
+
+def test_its_clock_is_ten_minutes_off(host: Host, hang_guard: None) -> None:
+    """For the whole process, signing of requests included: S3 takes up to a quarter of an hour."""
+    check(host.run("fast", skewed(host.directory, 600)))
+    results = host.run("slow", skewed(host.directory, -600))
+    check(results, compiled=0)
+    assert total(results, "hits") == COMPILES
+
+
+def test_a_clock_too_far_off_for_signed_requests_is_named(tmp_path: Path, seaweed: Server, hang_guard: None) -> None:
+    """The server's own check, RequestTimeTooSkewed, not one of ours."""
+    with Proxy(seaweed.port) as proxy:
+        host = Host(tmp_path, seaweed, proxy, seaweed.environment)
+        results = host.run("host", skewed(tmp_path, 1200))
+        check(results)
+        assert total(results, "refused.clock") > 0
+        assert total(results, "hits") == total(results, "puts") == 0
+        check(host.run("host"), compiled=0)  # local caching went on
 
 
 def test_what_was_made_meanwhile_is_right(host: Host, hang_guard: None) -> None:

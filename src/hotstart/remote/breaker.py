@@ -25,6 +25,63 @@ if TYPE_CHECKING:
 FIRST_COOL_DOWN = 30.0
 LAST_COOL_DOWN = 600.0
 
+#: Attempts of one call, and the longest pause before the second, doubled before the third; all of it is jittered.
+ATTEMPTS = 3
+PAUSE = 0.05
+SLOW_DOWN = 0.2
+
+#: Calls that failed in all attempts, one after another, before a remote that does answer is left alone.
+_STRIKES = 2
+#: The same for one that is alive and asks everybody to slow down.
+_STRIKES_THROTTLED = 3
+
+#: Refusals that mean this one object and say nothing of the next.
+_OF_ONE_OBJECT = {"oversize"}
+
+#: Refusals that mean this process, not the host.
+_OF_ONE_PROCESS = {"forked", "missing_extra"}
+
+# What a failure means for the calls after it.
+NOTHING = "nothing"
+SIDE = "side"  # reading, or writing, whichever it was, is over for a while
+BOTH = "both"
+PROCESS = "process"  # over for this process; others may fare better
+
+
+class Strikes:
+    """Failures in a row of one side, as one process sees them. Knows no clock and no network: the simulation runs it.
+
+    A store that is full may say so with a 500 for every put, and be a good one to read from: what
+    breaks in writing ends writing alone. What cannot be read is of no use to a writer either.
+    """
+
+    __slots__ = ("_count", "_writing")
+
+    def __init__(self, *, writing: bool) -> None:
+        self._count = 0
+        self._writing = writing
+
+    def answered(self) -> None:
+        self._count = 0
+
+    def failed(self, kind: str, cause: str) -> str:
+        """What follows from a call that failed in all its attempts; kind and cause are those of ``RemoteError``."""
+        if kind == "timed_out" or cause == "unreachable":
+            return BOTH
+        if kind == "refused":
+            if cause in _OF_ONE_PROCESS:
+                return PROCESS
+            return NOTHING if cause in _OF_ONE_OBJECT else SIDE
+        self._count += 1
+        if self._count < (_STRIKES_THROTTLED if cause == "throttled" else _STRIKES):
+            return NOTHING
+        return SIDE if self._writing else BOTH
+
+
+def pause_after(attempt: int, cause: str, chance: float) -> float:
+    """Seconds before the next attempt; ``chance`` is from 0 to 1."""
+    return float(chance * (SLOW_DOWN if cause == "throttled" else PAUSE) * 2**attempt)
+
 
 class Breaker:
     """One switch, by the path of its file; ``""`` for a process that has nowhere to keep it."""
@@ -48,6 +105,11 @@ class Breaker:
         if now < until <= now + LAST_COOL_DOWN:
             return False
         return self._claim(now + probe, cool_down, cause)
+
+    @property
+    def hangs(self) -> bool:
+        """Whether another process has waited a whole time-out since we were let through: no use in waiting on."""
+        return not self._probing and self.cause == "timed_out"
 
     @property
     def cause(self) -> str:

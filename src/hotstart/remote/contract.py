@@ -121,6 +121,15 @@ class Remote:
     max_value: int | None = None
     #: Requests made, of any kind: what a start costs is counted here.
     requests = 0
+    #: Signs of life, of any call: who waits for a long one goes on waiting while these come.
+    beats = 0
+    #: Nothing in here bounds how long a call takes, as in a file system: whoever calls has to.
+    unbounded = False
+    #: How it was opened, for who opens it again elsewhere. May hold a password; nothing shows it.
+    address = ""
+
+    def prepare(self) -> None:
+        """Import and set up what a call needs; sends nothing. Raises RefusedError for what is not installed."""
 
     def get(self, name: str, limit: int) -> Found:
         """The first ``limit`` bytes, in one round trip. Raises AbsentError."""

@@ -1,9 +1,13 @@
-"""``Guarded``: a remote that cannot get in the way. Retries, a breaker, counters; a decorator around any backend.
+"""``Guarded``: a remote that cannot get in the way. Time-outs, retries, a breaker, counters; around any backend.
 
 What went wrong decides: *timed out* opens the breaker at once and is not tried again,
 *broken* is tried again with jitter while there is time and opens it when it persists,
 *refused* opens only the side (reading or writing) that was refused, *absent* is an
 answer like any other. Every method raises RemoteError, quickly once a breaker is open.
+
+Who waits looks at the breaker meanwhile: when another process of the host has waited a
+whole time-out, all of them stop, however late they began. Until a remote has first
+answered this process, loading its client counts as waiting for it.
 """
 
 from __future__ import annotations
@@ -12,8 +16,9 @@ import random
 import time
 
 from ..log import say
-from .breaker import Breaker
+from .breaker import ATTEMPTS, BOTH, PROCESS, SIDE, Breaker, Strikes, pause_after
 from .contract import AbsentError, BrokenError, Found, Item, RefusedError, Remote, RemoteError, TimedOutError
+from .workers import Workers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,26 +28,21 @@ if TYPE_CHECKING:
     from ..store.counters import Counters
     from .contract import Bytes
 
-_ATTEMPTS = 3
+#: How often who waits looks for what others found out, in seconds.
+_LOOK = 0.05
 
-#: The longest pause before the second attempt; doubled before the third. All of it is jittered.
-_PAUSE = 0.05
-_SLOW_DOWN = 0.2
+#: A client that takes this part of a time-out, or more, to load leaves the rest of it, and at least half, for asking.
+_AT_LEAST = 0.5
 
-#: Calls that failed in all attempts, one after another, before a remote that does answer is left alone.
-_STRIKES = 2
-#: The same for one that is alive and asks everybody to slow down.
-_STRIKES_THROTTLED = 3
+#: A larger value on its way out is no question: it is not given up because others had no answer to theirs.
+_LARGE = 1 << 20
 
-#: Refusals that mean this one object and say nothing of the next.
-_OF_ONE_OBJECT = {"oversize"}
-
-#: Refusals that mean this process, not the host.
-_OF_ONE_PROCESS = {"forked", "missing_extra"}
+#: Threads that hang in a remote before nobody asks it any more, until one of them comes back.
+_MOST_LOST = 4
 
 
 class OpenError(RemoteError):
-    """The breaker is open: nothing was asked."""
+    """The breaker is open: nothing was asked, or what was asked is not waited for."""
 
     kind = "breaker"
 
@@ -61,27 +61,33 @@ class Guarded(Remote):
         path = f"{state}/breaker-{remote.identity}" if state else ""
         self._reading = Breaker(path and f"{path}-read", clock)
         self._writing = Breaker(path and f"{path}-write", clock)
-        self._strikes = 0
+        self._strikes = {self._reading: Strikes(writing=False), self._writing: Strikes(writing=True)}
+        self._workers = Workers()
+        self._answered = False
         self._off = ""
 
     def get(self, name: str, limit: int) -> Found:
-        return self._call(self._reading, self.inner.get, name, limit)  # type: ignore[no-any-return]
+        return self._call(self._reading, lambda inner: inner.get(name, limit))  # type: ignore[no-any-return]
 
     def get_range(self, name: str, start: int, length: int, tag: str = "") -> Bytes:
-        return self._call(self._reading, self.inner.get_range, name, start, length, tag)  # type: ignore[no-any-return]
+        return self._call(self._reading, lambda inner: inner.get_range(name, start, length, tag))  # type: ignore[no-any-return]
 
     def get_many(self, names: Iterable[str], limit: int) -> dict[str, Found]:
-        return self._call(self._reading, self.inner.get_many, list(names), limit)  # type: ignore[no-any-return]
+        asked = list(names)
+        return self._call(self._reading, lambda inner: inner.get_many(asked, limit))  # type: ignore[no-any-return]
 
     def put(self, name: str, data: Bytes, *, replaces: str = "") -> bool:
         # Create-only, so a second attempt does no harm; where the first got through it says False.
-        return self._call(self._writing, lambda: self.inner.put(name, data, replaces=replaces))  # type: ignore[no-any-return]
+        return self._call(  # type: ignore[no-any-return]
+            self._writing, lambda inner: inner.put(name, data, replaces=replaces), large=len(data) > _LARGE
+        )
 
     def delete(self, names: Iterable[str]) -> None:
-        self._call(self._writing, self.inner.delete, list(names))
+        gone = list(names)
+        self._call(self._writing, lambda inner: inner.delete(gone))
 
     def list(self, prefix: str) -> Iterator[Item]:
-        return iter(self._call(self._reading, lambda: list(self.inner.list(prefix))))
+        return iter(self._call(self._reading, lambda inner: list(inner.list(prefix))))
 
     def stream(self, name: str, start: int, length: int) -> Iterator[Bytes]:
         """Not tried again here: the consumer has seen the beginning, and asks for the rest itself.
@@ -90,8 +96,11 @@ class Guarded(Remote):
         """
         self._check(self._reading)
         came = False
+        pieces = self.inner.stream(name, start, length)
+        if self.inner.unbounded:
+            pieces = self._bounded(pieces)
         try:
-            for piece in self.inner.stream(name, start, length):
+            for piece in pieces:
                 came = True
                 yield piece
         except AbsentError:
@@ -107,6 +116,13 @@ class Guarded(Remote):
             raise
         self._succeeded(self._reading)
 
+    def _bounded(self, pieces: Iterator[Bytes]) -> Iterator[Bytes]:
+        while True:
+            piece = self._wait(self._reading, lambda _: next(pieces, None), large=True)
+            if piece is None:
+                return
+            yield piece
+
     @property
     def requests(self) -> int:  # type: ignore[override]
         return self.inner.requests
@@ -115,7 +131,8 @@ class Guarded(Remote):
         self.inner.close()
 
     def after_fork(self) -> None:
-        self._off = ""
+        self._off, self._answered = "", False
+        self._workers.after_fork()
         self.inner.after_fork()
 
     def is_writable(self) -> bool:
@@ -123,36 +140,78 @@ class Guarded(Remote):
         return not self.read_only and not self._off and not self._writing.cause
 
     def _check(self, side: Breaker) -> None:
-        if self._off or not side.is_closed(self.timeout + 1):
+        cause = self._off
+        if not cause and self._workers.lost >= _MOST_LOST:
+            cause = "timed_out"
+        if cause or not side.is_closed(self.timeout + 1):
             self._counters.add("remote.skipped")
-            raise OpenError(f"{self.shown} is left alone for a while: {self._off or side.cause}", "breaker")
+            raise OpenError(f"{self.shown} is left alone for a while: {cause or side.cause}", "breaker")
 
-    def _call(self, side: Breaker, call: Callable[..., Any], *arguments: Any) -> Any:
+    def _call(self, side: Breaker, call: Callable[[Remote], Any], *, large: bool = False) -> Any:
         self._check(side)
         started = time.monotonic()
-        for attempt in range(1, _ATTEMPTS + 1):
+        attempt = 0
+        while True:
+            attempt += 1
             try:
-                answer = call(*arguments)
+                answer = self._wait(side, call, large=large)
             except AbsentError:
                 self._succeeded(side)
                 raise
+            except OpenError:
+                self._counters.add("remote.given_up")
+                raise
             except BrokenError as error:
-                pause = random.uniform(0, (_SLOW_DOWN if error.cause == "throttled" else _PAUSE) * 2**attempt)
-                if attempt < _ATTEMPTS and time.monotonic() - started + pause < self.timeout / 2:
+                pause = pause_after(attempt, error.cause, random.random())
+                if attempt < ATTEMPTS and time.monotonic() - started + pause < self.timeout / 2:
                     self._counters.add("remote.retried")
                     time.sleep(pause)
                     continue
                 self._failed(side, error)
                 raise
             except RemoteError as error:
+                if error.cause == "forked" and self._move_out():
+                    continue
                 self._failed(side, error)
                 raise
             self._succeeded(side)
             return answer
-        raise AssertionError("unreachable")
+
+    def _wait(self, side: Breaker, call: Callable[[Remote], Any], *, large: bool) -> Any:
+        """What ``call`` returns. Raises TimedOutError past the time-out where nothing else bounds it, OpenError
+        when another process has found out that the remote hangs."""
+        inner = self.inner
+        beats = inner.beats
+        last = time.monotonic()
+        job = self._workers.start(inner.prepare, lambda: call(inner))
+        while not job.wait(_LOOK):
+            now = time.monotonic()
+            if inner.beats != beats:
+                beats, last, self._answered = inner.beats, now, True
+            if inner.unbounded or not self._answered:
+                # Still loading its client: that is not the remote's fault, and ends by itself.
+                end = max(last + self.timeout, job.ready + self.timeout * _AT_LEAST) if job.ready else now + 1
+                if now >= end:
+                    self._workers.give_up(job)
+                    raise TimedOutError(f"{self.shown}: no answer in time")
+            if not large and side.hangs:
+                self._workers.give_up(job)
+                raise OpenError(f"{self.shown}: another process waited in vain", "breaker")
+        return job.result()
+
+    def _move_out(self) -> bool:
+        """In a forked child whose parent used the client: from now on a process of its own asks, if one can be had."""
+        from .elsewhere import Elsewhere
+
+        moved = Elsewhere.of(self.inner)
+        if moved is None:
+            return False
+        self.inner = moved
+        return True
 
     def _succeeded(self, side: Breaker) -> None:
-        self._strikes = 0
+        self._answered = True
+        self._strikes[side].answered()
         if side.cause:
             side.close()
 
@@ -160,18 +219,16 @@ class Guarded(Remote):
         self._counters.add(
             f"remote.{error.kind}.{error.cause}" if error.cause != error.kind else f"remote.{error.kind}"
         )
-        if isinstance(error, TimedOutError) or error.cause == "unreachable":
+        if isinstance(error, (RefusedError, BrokenError)) and error.cause != "unreachable":
+            self._answered = True
+        then = self._strikes[side].failed(error.kind, error.cause)
+        if then == PROCESS:
+            self._off = error.cause
+            say("warning", f"{error}; not used by this process", once=f"off {self.shown}")
+        elif then == SIDE:
+            self._open((side,), error)
+        elif then == BOTH:
             self._open((self._reading, self._writing), error)
-        elif isinstance(error, RefusedError):
-            if error.cause in _OF_ONE_PROCESS:
-                self._off = error.cause
-                say("warning", f"{error}; not used by this process", once=f"off {self.shown}")
-            elif error.cause not in _OF_ONE_OBJECT:
-                self._open((side,), error)
-        else:
-            self._strikes += 1
-            if self._strikes >= (_STRIKES_THROTTLED if error.cause == "throttled" else _STRIKES):
-                self._open((self._reading, self._writing), error)
 
     def _open(self, sides: tuple[Breaker, ...], error: RemoteError) -> None:
         for side in sides:

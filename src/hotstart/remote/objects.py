@@ -93,12 +93,16 @@ class Objects(Remote):
         self._endpoint, self._region, self._account = endpoint, region, account
         self._clients: tuple[Any, Any] | None = None
 
+    def prepare(self) -> None:
+        self._open()
+
     def get(self, name: str, limit: int) -> Found:
         obstore, quick, bulk = self._open()
         path = self._path(name)
         self.requests += 1
         try:
             result = obstore.get(bulk if limit > _LARGE else quick, path, options={"range": (0, max(1, limit))})
+            self.beats += 1  # it answers; the rest may take longer
             meta = result.meta
             data = memoryview(result.bytes())[:limit]
         except Exception as error:
@@ -152,7 +156,9 @@ class Objects(Remote):
             options["if_match"] = tag.partition("\n")[0]
         self.requests += 1
         try:
-            return obstore.get(bulk if length > _LARGE else quick, path, options=options)
+            result = obstore.get(bulk if length > _LARGE else quick, path, options=options)
+            self.beats += 1
+            return result
         except Exception as error:
             self._fail(error)
 
@@ -307,7 +313,7 @@ def _translate(error: BaseException, shown: str) -> RemoteError:
         return BrokenError(f"{shown}: it answers with status {status}", f"http_{status}")
     if status >= 400:
         return RefusedError(f"{shown}: it answers with status {status}", f"http_{status}")
-    if "kind: Connect" in text:
+    if "kind: Connect," in text:  # and not ConnectionReset
         return BrokenError(f"{shown}: it cannot be reached", "unreachable")
     if "IncompleteBody" in text or "UnexpectedEof" in text:
         return BrokenError(f"{shown}: the answer was cut short", "truncated")

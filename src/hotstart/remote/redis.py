@@ -75,6 +75,9 @@ class Redis(Remote):
         self.timeout = timeout
         self._client: Any = None
 
+    def prepare(self) -> None:
+        self._open()
+
     def get(self, name: str, limit: int) -> Found:
         key = self._key(name)
         pipeline = self._pipeline()
@@ -270,4 +273,6 @@ def _translate(error: Exception, shown: str) -> RemoteError:
         reset = "reset" in text or "closed" in text.lower()
         return BrokenError(f"{shown}: {'the connection was reset' if reset else 'it cannot be reached'}",
                            "reset" if reset else "unreachable")  # fmt: skip
+    if "ResponseError" in names:
+        return BrokenError(f"{shown}: it answers with an error", "error_reply")
     return BrokenError(f"{shown}: an answer that makes no sense ({type(error).__name__})", "nonsense")

@@ -57,6 +57,7 @@ def read_only_chain(setting: str) -> str:
 def open_remote(url: str, *, read_only: bool = False) -> Remote:
     """One remote. Raises UsageError for a URL that cannot mean one."""
     remote = _open(url, read_only)
+    remote.address = url
     # Options count, since an endpoint is one; a user and password do not.
     remote.identity = digest_of(f"{redact(url)}?{url.partition('?')[2]}".encode())[:16]
     return remote
@@ -103,7 +104,7 @@ def _open(url: str, read_only: bool) -> Remote:
         path = unquote(parts.path)
         if parts.netloc or not os.path.isabs(path):
             raise UsageError(f"remote {shown!r}: three slashes and an absolute path: file:///mnt/team/hotstart")
-        return Directory(path, read_only=read_only)
+        return Directory(path, read_only=read_only, timeout=timeout)
     from .objects import Objects
 
     if not parts.netloc:

