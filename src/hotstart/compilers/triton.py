@@ -100,9 +100,14 @@ class CacheManager:
 
         Inductor's compile workers are processes of their own and know only the
         environment: for them set ``TRITON_CACHE_MANAGER`` and ``HOTSTART_HOME``.
+
+        Triton's hash of itself is remembered from now on too (see ``triton_key``), which
+        saves more than all else the first time a kernel is asked for.
         """
+        from .triton_key import remember
         from .triton_places import Places
 
+        remember()
         return type("CacheManager", (cls,), {"__slots__": (), "_places": Places(cache=cache)})
 
     # -- what Triton calls ---------------------------------------------------------
