@@ -285,7 +285,7 @@ class TestKey:
 
     def test_the_patch_release_counts(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from hotstart.keys import toolchain
-        from hotstart.keys.identity import Toolchain
+        from hotstart.keys.toolchain.identity import Toolchain
 
         before = self.key()
         real = toolchain.nvrtc()

@@ -206,7 +206,7 @@ def test_headers_in_memory_count(cache: hotstart.Cache) -> None:
 def test_another_patch_release_is_another_compiler(cache: hotstart.Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     """Staged through the identity: two releases of the library cannot be loaded by one process."""
     from hotstart.keys import toolchain
-    from hotstart.keys.identity import Toolchain
+    from hotstart.keys.toolchain.identity import Toolchain
 
     nvrtc.compile(PLAIN, arch="sm_90", cache=cache)
     real = toolchain.nvrtc()

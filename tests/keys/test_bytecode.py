@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy.lib._npyio_impl
 import pytest
 
-from hotstart.keys.bytecode import facts_of
-from hotstart.keys.instructions import from_dis, operations
+from hotstart.keys.functions.bytecode import facts_of
+from hotstart.keys.functions.instructions import from_dis, operations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

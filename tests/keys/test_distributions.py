@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from hotstart.keys import distributions
-from hotstart.keys.functions import fingerprint
+from hotstart.keys.functions import distributions, fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,7 +9,7 @@ import pytest
 
 from hotstart.errors import UncacheableError, UsageError
 from hotstart.keys.functions import fingerprint, register
-from hotstart.keys.walk import HANDLERS
+from hotstart.keys.functions.walk import HANDLERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

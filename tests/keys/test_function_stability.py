@@ -282,7 +282,7 @@ def test_programs_that_behave_differently_have_different_fingerprints(
 def test_threads_may_ask_at_the_same_time(tmp_path: Path, program: Program, attempt: int) -> None:
     import concurrent.futures
 
-    from hotstart.keys import distributions
+    from hotstart.keys.functions import distributions
 
     distributions._search_path = []  # everything is to be found out again, by all at once
     text = "\n".join(f"def f{n}(x): return f{n + 1}(x) + {n}" for n in range(50)) + "\ndef f50(x): return x"

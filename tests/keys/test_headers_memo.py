@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from hotstart.keys import headers, manifest, memo, scanner
+from hotstart.keys import headers, memo
+from hotstart.keys.headers import manifest, scanner
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def test_another_process_reads_nothing(place: Path, monkeypatch: pytest.MonkeyPa
         "import sys\nfrom hotstart.keys import headers\n"
         "found = headers.closure('#include <a.h>', name='k.cu', include_dirs=['../i1', '../i2'],"
         f" memo_dir={memo_dir!r})\n"
-        "assert 'hotstart.keys.search' not in sys.modules and 're' not in sys.modules, 'it searched'\n"
+        "assert 'hotstart.keys.headers.search' not in sys.modules and 're' not in sys.modules, 'it searched'\n"
         "print(found.digest, *found.names)"
     )
     shown = subprocess.run(

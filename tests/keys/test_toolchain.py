@@ -17,9 +17,10 @@ from typing import Any
 import pytest
 
 from hotstart.errors import UncacheableError
-from hotstart.keys import identity, libraries, memo, toolchain
+from hotstart.keys import memo, toolchain
 from hotstart.keys.digest import encode
-from hotstart.keys.identity import Toolchain
+from hotstart.keys.toolchain import identity, libraries
+from hotstart.keys.toolchain.identity import Toolchain
 
 pytest.importorskip("cuda.bindings.nvrtc", reason="needs cuda-bindings and nvidia-cuda-nvrtc: the test extra")
 
@@ -86,7 +87,8 @@ def test_no_path_is_part_of_an_identity(kept: str) -> None:
 def test_what_is_predicted_is_what_is_loaded(kept: str) -> None:
     program = """
 import json, sys
-from hotstart.keys import libraries, toolchain
+from hotstart.keys.toolchain import libraries
+from hotstart.keys import toolchain
 known = (libraries.NVRTC, libraries.NVJITLINK, libraries.NVVM)
 predicted = {library.name: libraries.find(library) for library in known}
 assert "cuda" not in sys.modules and "ctypes" not in sys.modules
@@ -146,7 +148,8 @@ def test_a_library_that_was_loaded_first_is_the_one_identified(copy: Path, kept:
     program = """
 import ctypes, json, os, sys
 ctypes.CDLL(sys.argv[2])
-from hotstart.keys import libraries, toolchain
+from hotstart.keys.toolchain import libraries
+from hotstart.keys import toolchain
 from cuda.bindings import nvrtc
 assert int(nvrtc.nvrtcVersion()[0]) == 0
 found = toolchain.nvrtc("")
@@ -246,7 +249,7 @@ print(json.dumps([found.digests, sorted(set(sys.modules) - before)]))
         "pathlib",
         "cuda",
         "json",
-        "hotstart.keys.programs",
+        "hotstart.keys.toolchain.programs",
     )
     assert [name for name in heavy if name in imported] == []
 
@@ -389,7 +392,7 @@ def test_a_host_compiler_is_its_driver_and_what_that_starts(tmp_path: Path, monk
     found = toolchain.cxx("g++", memo_dir)
     assert any(Path(path).name == "cc1plus" for path, _ in found.watched)
     toolchain.forget()
-    from hotstart.keys import programs
+    from hotstart.keys.toolchain import programs
 
     with monkeypatch.context() as context:
         context.setattr(programs, "driver", unexpected)

@@ -7,7 +7,7 @@ from itertools import count
 from types import MethodType
 
 from ..errors import UncacheableError, UsageError
-from ..keys.walk import register
+from ..keys.functions.walk import register
 from ..log import say
 from .handles import DEFAULT_ENTRIES, HandleCache
 from .tokens import token_of

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from ..cache import Cache
     from ..keys.headers import Closure
-    from ..keys.identity import Toolchain
+    from ..keys.toolchain.identity import Toolchain
     from ..store.entry import Entry
 
 KIND = "nvrtc"

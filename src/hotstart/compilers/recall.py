@@ -20,11 +20,10 @@ from operator import is_
 from types import BuiltinFunctionType, FunctionType, ModuleType
 
 from ..errors import UncacheableError
-from ..keys import distributions, installed
-from ..keys.bytecode import facts_of
 from ..keys.digest import encode
-from ..keys.functions import fingerprint
-from ..keys.walk import PLAIN
+from ..keys.functions import distributions, fingerprint, installed
+from ..keys.functions.bytecode import facts_of
+from ..keys.functions.walk import PLAIN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

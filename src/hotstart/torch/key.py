@@ -8,9 +8,9 @@ import sys
 import torch
 
 from ..errors import UncacheableError
-from ..keys import distributions
+from ..keys.functions import distributions
+from ..keys.functions.walk import Walk
 from ..keys.key import Key
-from ..keys.walk import Walk
 from . import state
 from .patched import patches
 from .reasons import NotHotError

@@ -22,8 +22,8 @@ from types import BuiltinFunctionType, FunctionType
 import torch
 
 from ..errors import UncacheableError
-from ..keys import distributions, installed
-from ..keys.walk import Walk
+from ..keys.functions import distributions, installed
+from ..keys.functions.walk import Walk
 from .reasons import NotHotError
 
 TYPE_CHECKING = False

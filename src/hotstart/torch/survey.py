@@ -1,6 +1,6 @@
 """A walk over a model: its code and configuration by content, its tensors by what they are, not by what they hold.
 
-``keys.walk`` would hash every weight. Here a tensor that lies in a place it can be
+``keys.functions.walk`` would hash every weight. Here a tensor that lies in a place it can be
 exchanged at (a parameter, a buffer, a plain attribute, an item of a list or dict that
 is an attribute) is a *slot*: it becomes an input of the package, so new weights hit,
 and a change in place, a replaced parameter or another ``.data`` is seen by the next
@@ -19,9 +19,10 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 import torch
 
 from ..errors import UncacheableError
-from ..keys import distributions, functions, installed
-from ..keys.objects import attributes_of
-from ..keys.walk import PLAIN, WRITERS, Walk
+from ..keys import functions
+from ..keys.functions import distributions, installed
+from ..keys.functions.objects import attributes_of
+from ..keys.functions.walk import PLAIN, WRITERS, Walk
 from .reasons import NotHotError
 from .structure import PLAIN_TENSORS
 

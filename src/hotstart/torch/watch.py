@@ -20,15 +20,15 @@ from types import FunctionType, ModuleType
 
 import torch
 
-from ..keys import installed
-from ..keys.bytecode import facts_of
+from ..keys.functions import installed
+from ..keys.functions.bytecode import facts_of
 from .reasons import NotHotError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ..keys.references import Chain, Root
+    from ..keys.functions.references import Chain, Root
     from .survey import Survey
 
 _module = torch.nn.modules.module

@@ -17,7 +17,7 @@ numbers or the machine through the standard library is refused.
 
 from __future__ import annotations
 
-from ..errors import UsageError
+from ...errors import UsageError
 from . import distributions
 from . import handlers as handlers  # these three are loaded for what they teach the walk
 from . import methods as methods

@@ -35,9 +35,10 @@ import os
 
 from blake3 import blake3
 
-from ..errors import UncacheableError
-from . import manifest, memo
-from .digest import ENCODERS, digest_of, encode, labelled
+from ...errors import UncacheableError
+from .. import memo
+from ..digest import ENCODERS, digest_of, encode, labelled
+from . import manifest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -18,10 +18,10 @@ import os
 import sys
 from types import FunctionType, ModuleType
 
-from ..errors import UncacheableError
+from ...errors import UncacheableError
+from ..digest import digest_of, encode_str
 from . import distributions
 from .bytecode import facts_of
-from .digest import digest_of, encode_str
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

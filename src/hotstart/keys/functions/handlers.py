@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import sys
 
-from ..errors import UncacheableError
-from .tensors import array_content
+from ...errors import UncacheableError
+from ..tensors import array_content
 from .walk import register
 
 TYPE_CHECKING = False

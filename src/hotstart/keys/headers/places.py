@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 
-from . import memo
-from .identity import status
+from .. import memo
+from ..toolchain.identity import status
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

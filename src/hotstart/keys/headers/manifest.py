@@ -12,12 +12,12 @@ from __future__ import annotations
 import os
 from stat import S_ISDIR
 
-from . import memo
-from .digest import digest_of
+from .. import memo
+from ..digest import digest_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .memo import Identity
+    from ..memo import Identity
 
 #: Raised when the meaning of a stored manifest or of a closure's digest changes.
 VERSION = "1"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from types import ModuleType
 
-from ..errors import UncacheableError
+from ...errors import UncacheableError
+from ..digest import encode_str
 from . import distributions, installed
-from .digest import encode_str
 from .walk import FALLBACKS, PLAIN, UNBOUND, WRITERS, Walk
 
 TYPE_CHECKING = False

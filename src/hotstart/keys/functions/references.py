@@ -1,4 +1,4 @@
-"""Which names a code object reads, and how far: the references of ``keys.bytecode``.
+"""Which names a code object reads, and how far: the references of ``keys.functions.bytecode``.
 
 Found by adjacency. A load is followed through the attribute loads that come
 directly after it (``torch.nn.functional.relu``) and counts as a use of the value

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 
-from ..errors import UncacheableError
-from . import libraries, memo
-from .digest import encoded_once
+from ...errors import UncacheableError
+from .. import memo
+from ..digest import encoded_once
+from . import libraries
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from .memo import Identity
+    from ..memo import Identity
 
     Watched = tuple[tuple[str, Identity], ...]
     #: Version, digests, and the files whose change makes both worthless.

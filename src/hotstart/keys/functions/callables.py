@@ -1,4 +1,4 @@
-"""Functions and the names they reach, as ``keys.walk`` writes them."""
+"""Functions and the names they reach, as ``keys.functions.walk`` writes them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from types import (
     ModuleType,
 )
 
-from ..errors import UncacheableError
+from ...errors import UncacheableError
+from ..digest import encode_str
 from . import installed, modules
 from .bytecode import facts_of
-from .digest import encode_str
 from .source import source_digest
 from .walk import DESCRIPTIONS, PLAIN, UNBOUND, WRITERS, Walk
 

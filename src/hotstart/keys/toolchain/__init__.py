@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import sys
 
-from ..errors import UncacheableError
+from ...errors import UncacheableError
 from . import libraries
 from .identity import COMPUTED, LOADED, Toolchain, digest_files, identify, status
 

@@ -17,7 +17,7 @@ import os
 import sys
 from bisect import bisect_left
 
-from .digest import digest_of
+from ..digest import digest_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

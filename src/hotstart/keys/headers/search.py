@@ -6,16 +6,17 @@ import os
 import re
 from stat import S_ISDIR, S_ISREG
 
-from ..errors import UncacheableError
-from . import exposure, memo, places, preprocess, scanner
-from .digest import digest_of, encode
+from ...errors import UncacheableError
+from .. import memo
+from ..digest import digest_of, encode
+from . import exposure, places, preprocess, scanner
 from .manifest import VERSION, Manifest, read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from .memo import Identity
+    from ..memo import Identity
     from .scanner import Definition, Include, Scan
 
 #: More files than this are not the headers of a kernel; something includes the world.

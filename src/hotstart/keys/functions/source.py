@@ -18,7 +18,7 @@ import os
 import sys
 from types import CodeType
 
-from .digest import digest_of
+from ..digest import digest_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from ..errors import UncacheableError
+from ...errors import UncacheableError
 from . import scanner
 
 TYPE_CHECKING = False

@@ -1,6 +1,6 @@
 """The compilers that are programs or packages: which files they consist of.
 
-Called only when no memo knows them (``keys.identity``), so imports are free here.
+Called only when no memo knows them (``keys.toolchain.identity``), so imports are free here.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import os
 import re
 import subprocess
 
-from ..errors import UncacheableError
-from .digest import digest_of
+from ...errors import UncacheableError
+from ..digest import digest_of
 from .identity import digest_files, status
 
 TYPE_CHECKING = False

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from types import CodeType
 
-from ..errors import UncacheableError
-from .digest import digest_of, encode
+from ...errors import UncacheableError
+from ..digest import digest_of, encode
 from .instructions import operations
 from .references import Uses
 

@@ -1,12 +1,12 @@
-"""Bound methods, as ``keys.walk`` writes them: the function, and what it reads of its object."""
+"""Bound methods, as ``keys.functions.walk`` writes them: the function, and what it reads of its object."""
 
 from __future__ import annotations
 
 from types import FunctionType, MemberDescriptorType, MethodType, ModuleType
 
+from ..digest import encode_str
 from . import installed
 from .bytecode import facts_of
-from .digest import encode_str
 from .objects import attributes_of
 from .walk import UNBOUND, WRITERS, Walk
 

@@ -26,9 +26,9 @@ from types import BuiltinFunctionType, FunctionType, MethodType
 
 from blake3 import blake3
 
-from ..errors import UncacheableError
+from ...errors import UncacheableError
+from ..digest import ENCODERS, encode, encode_str
 from .bytecode import facts_of
-from .digest import ENCODERS, encode, encode_str
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

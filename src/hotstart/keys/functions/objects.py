@@ -1,4 +1,4 @@
-"""Containers, classes and instances, as ``keys.walk`` writes them.
+"""Containers, classes and instances, as ``keys.functions.walk`` writes them.
 
 Order counts wherever Python keeps one (dicts, namespaces, attributes): a loop over
 a dict sees it. Identity counts for what can change: two names for one list are not
@@ -15,10 +15,10 @@ from __future__ import annotations
 import sys
 from types import FunctionType, GetSetDescriptorType, MappingProxyType, MemberDescriptorType
 
-from ..errors import UncacheableError
+from ...errors import UncacheableError
+from ..digest import ENCODERS, dtype_name, encode, encode_str
 from . import installed
 from .callables import annotated
-from .digest import ENCODERS, dtype_name, encode, encode_str
 from .walk import DESCRIPTIONS, FALLBACKS, PLAIN, WRITERS, Walk
 
 TYPE_CHECKING = False
