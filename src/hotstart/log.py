@@ -9,8 +9,22 @@ from __future__ import annotations
 import os
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "off": 100}
 _said: set[str] = set()
+
+
+def said() -> frozenset[str]:
+    """The names of what was said once so far: whoever compares before and after knows whether a reason was given."""
+    return frozenset(_said)
+
+
+def note_said(names: Iterable[str]) -> None:
+    """Another process has said these for us: once is enough."""
+    _said.update(names)
 
 
 def say(level: str, message: str, *, once: str = "") -> None:

@@ -323,14 +323,105 @@ def test_publishing_takes_no_longer_than_the_grace(machines: Callable[..., Place
         began = time.monotonic()
         done = one.run("--grace", "1", sys.executable, "train.py", "B", timeout=120)
         assert (done.returncode, done.stdout) == (0, "compiled 1\n")
-        assert done.stderr == "hotstart: there was no time to publish train.py: the next run that compiles does\n"
+        assert done.stderr == (
+            "hotstart: there was no time to publish train.py: the next run that compiles sends the rest,"
+            " or now `hotstart push train.py`\n"
+        )
         assert time.monotonic() - began < 60, "far below the 600 s that the remote may take"
 
 
-def _note_asked(place: Place) -> None:
+def initialised(place: Place, *arguments: str, before: str = "", name: str = "None") -> tuple[str, list[str]]:
+    """``train.py`` as a program that calls ``hotstart.init()`` itself; what it printed, and what was said."""
+    text = f"{before}\nimport hotstart\nhotstart.init(name={name})\n{PROGRAM}"
+    (place.work / "serve.py").write_text(text)
+    done = subprocess.run(
+        [sys.executable, "serve.py", *arguments],
+        env=place.environ, cwd=place.work, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip(), done.stderr.splitlines()
+
+
+def test_a_program_that_calls_init_publishes_and_pulls(machines: Callable[..., Place], tmp_path: Path) -> None:
+    one, two = machines("one"), machines("two", signs=False)
+    assert initialised(one) == ("compiled 3", [])
+    assert {path.name for path in (tmp_path / "shared/v1/main").iterdir()} == {"packs", "workloads"}
+    assert initialised(two) == ("compiled 0", [])
+    assert two.record()["remote"]["entries"] == 3
+    assert initialised(one, "A", "D") == ("compiled 1", [])
+    shutil.rmtree(two.home)
+    assert initialised(two, "A", "B", "C", "D") == ("compiled 0", [])
+
+
+def test_init_and_run_share_workloads_by_name(machines: Callable[..., Place]) -> None:
+    one, two = machines("one"), machines("two", signs=False)
+    train(one, options=("--name", "base"))
+    assert initialised(two, name="'base'") == ("compiled 0", [])
+
+
+def test_init_with_nothing_missing_starts_nobody_and_imports_no_client(machines: Callable[..., Place]) -> None:
+    one = machines("one")
+    initialised(one)
+    before = (
+        "import atexit, subprocess, sys\n"
+        "def refuse(*_, **__): raise AssertionError('started a process')\n"
+        "subprocess.Popen.__init__ = refuse\n"
+        "atexit.register(lambda: print(*[m for m in sys.modules if m.startswith('hotstart.remote')]))\n"
+    )
+    assert initialised(one, before=before) == ("compiled 0", [])
+
+
+def test_init_survives_a_remote_that_never_answers(machines: Callable[..., Place]) -> None:
+    """One time-out, said once; the breaker keeps the end of the program from waiting again."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen(16)
+        server.setblocking(False)
+        one = machines("one", url=f"redis://127.0.0.1:{server.getsockname()[1]}?timeout=1")
+        out, said = initialised(one)
+        assert (out, len(said)) == ("compiled 3", 1), said
+        assert initialised(one, "A", "D") == ("compiled 1", [])
+        server.accept()
+        with pytest.raises(BlockingIOError):
+            server.accept()
+
+
+def test_publishing_as_a_program_ends_takes_no_longer_than_its_grace(machines: Callable[..., Place]) -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen(16)
+        one = machines("one", url=f"redis://127.0.0.1:{server.getsockname()[1]}?timeout=600")
+        one.environ["HOTSTART_OFFLINE"] = "1"
+        initialised(one, "A")
+        del one.environ["HOTSTART_OFFLINE"]
+        _note_asked(one, "serve.py")
+        before = "import hotstart.launch.init as module\nmodule.GRACE = 2.0\n"
+        out, said = initialised(one, "B", before=before)
+        assert out == "compiled 1"
+        assert said == [
+            "hotstart: there was no time to publish serve.py: the next run that compiles sends the rest,"
+            " or now `hotstart push serve.py`"
+        ]
+
+
+def test_init_works_in_a_program_that_has_threads_and_a_client_of_its_own(machines: Callable[..., Place]) -> None:
+    """A child forked from it could use neither."""
+    pytest.importorskip("obstore", reason="needs obstore, as a program that reads its data with it has")
+    one, two = machines("one"), machines("two", signs=False)
+    before = (
+        "import threading, time, obstore\n"
+        "from obstore.store import MemoryStore\n"
+        "obstore.put(MemoryStore(), 'a', b'1')\n"
+        "threading.Thread(target=time.sleep, args=(3600,), daemon=True).start()\n"
+    )
+    assert initialised(one, before=before) == ("compiled 3", [])
+    assert initialised(two, before=before) == ("compiled 0", [])
+
+
+def _note_asked(place: Place, name: str = "train.py") -> None:
     """As if the remote had said before what it has."""
     from zlib import crc32
 
     (place.home / "launch/asked").mkdir(parents=True)
     where = f"{place.environ['HOTSTART_REMOTE']}\0main".encode()
-    (place.home / f"launch/asked/{crc32(where):08x}-train.py").touch()
+    (place.home / f"launch/asked/{crc32(where):08x}-{name}").touch()

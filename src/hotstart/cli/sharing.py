@@ -50,12 +50,12 @@ def push(arguments: list[str]) -> int:
     from ..remote.contract import RemoteError
     from ..remote.workloads import push as send
 
-    before = set(log._said)
+    before = log.said()
     try:
         with _Bar("pushing") as step:
             done = send(tier, disk, name, cache.digests(options.kind), step)
     except RemoteError:
-        if log._said == before:
+        if log.said() == before:
             raise
         return 1  # its guard has said why
     finally:
@@ -76,7 +76,7 @@ def pull(arguments: list[str]) -> int:
     from ..launch import state
     from ..remote.workloads import pull as bring
 
-    before = set(log._said)
+    before = log.said()
     cache, tier, disk = _shared("pull")
     try:
         with _Bar("pulling") as step:
@@ -86,7 +86,7 @@ def pull(arguments: list[str]) -> int:
         # Also of a pull that was interrupted: the next run has to see what came.
         state.forget(os.path.abspath(configured()[1]))
     if not done.found and not options.json:
-        if log._said == before:
+        if log.said() == before:
             why = "did not answer" if done.unanswered else f"has no workload {options.name}"
             raise HotstartError(f"{tier.remotes[-1].shown} {why}")
         return 1  # why it cannot be used was said
@@ -116,13 +116,13 @@ def remote(arguments: list[str]) -> int:
     from ..store.sizes import parse_size
 
     size = parse_size(options.max_size, "--max-size", zero=True) if options.max_size is not None else None
-    before = set(log._said)
+    before = log.said()
     cache, tier, _ = _shared("remote gc")
     limits = {"older_than": options.older_than, "max_size": size, "scopes": options.scope}
     try:
         done = collect(tier, dry_run=options.dry_run, **limits)
     except RemoteError:
-        if log._said == before:
+        if log.said() == before:
             raise
         return 1  # its guard has said why
     finally:

@@ -82,7 +82,7 @@ def _run(
     session.begin()
     try:
         known = state.read(session.home, session.root)
-        if known is None or known.changed() or _is_new_here(session):
+        if known is None or known.changed() or is_new_here(session):
             _attempt(session, "restore", lambda: _restore(session, catalogue=known is None))
             known = state.read(session.home, session.root)
         asked = child.asked_to_end()
@@ -98,7 +98,7 @@ def _run(
             _attempt(session, "capture", lambda: _capture(session, time))
             # Before anything is sent, which may take long enough for somebody to end us.
             _attempt(session, "record", lambda: _record(session, planned, command, environ, ended))
-            if _has_remote(session) and any(event.event == "new" for event in session.events):
+            if has_remote(session) and any(event.event == "new" for event in session.events):
                 _attempt(session, "publishing", lambda: _publish(session, time, grace))
     finally:
         session.end()
@@ -145,13 +145,14 @@ def _open(environ: dict[str, str], only: list[str] | None, force: bool, called: 
     return Session(config, home, root, planned.rows, called), planned
 
 
-def _has_remote(session: Session) -> bool:
+def has_remote(session: Session) -> bool:
+    """Whether a remote is configured and this run may use it."""
     return bool(session.config["remote"]) and not session.config["offline"] and not session.read_only
 
 
-def _is_new_here(session: Session) -> bool:
+def is_new_here(session: Session) -> bool:
     """Whether there is a remote to ask though all that is known is in place."""
-    if not _has_remote(session):
+    if not has_remote(session):
         return False
     if session.prefetch:
         return True
@@ -163,7 +164,7 @@ def _is_new_here(session: Session) -> bool:
 def _restore(session: Session, *, catalogue: bool) -> None:
     from .restore import bring_back
 
-    bring_back(session, catalogue=catalogue, fetch=(lambda: _fetch(session)) if _has_remote(session) else None)
+    bring_back(session, catalogue=catalogue, fetch=(lambda: _fetch(session)) if has_remote(session) else None)
 
 
 def _fetch(session: Session) -> bool:

@@ -2,7 +2,9 @@
 
 Both happen in a process of their own, forked before anything of ``remote`` is imported: a
 remote that hangs can then be ended at any time, and the command is started by a process
-without threads of a client. What a remote does never reaches the command.
+without threads of a client. What a remote does never reaches the command. ``hotstart.init()``
+is called by a program that may have threads, and a client of its own: for that the process
+is started afresh.
 
     HOME/launch/asked/REMOTE-NAME   a remote has said what it has of this workload; empty
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
+    from ..config import Config
     from ..store.local import LocalStore
     from .inventory import Inventory
     from .session import Session
@@ -48,8 +51,10 @@ def _mark(session: Session, workload: str) -> str:
     return f"{state.directory(session.home)}/asked/{crc32(where):08x}-{shared_name(workload)}"
 
 
-def bring(session: Session, stop: Callable[[], bool]) -> bool:
+def bring(session: Session, stop: Callable[[], bool], *, fresh: bool = False) -> bool:
     """Pull what this run wants from the remote; whether entries came. The caller holds the turn.
+
+    ``fresh``: this process cannot simply be forked.
 
     Its own workload only if directories are not as they were or nobody has asked yet: whoever
     had the turn before may have done it. What was named by ``--prefetch``, always.
@@ -61,7 +66,7 @@ def bring(session: Session, stop: Callable[[], bool]) -> bool:
     if not wanted:
         return False
     names = list(dict.fromkeys(wanted))
-    done = _apart(lambda beat: _pull(session, names, beat), stop, SILENCE)
+    done = _apart(session, {"pull": names}, stop, SILENCE, fresh)
     if done is None:
         session.troubles.append("the remote was given up while a workload was being pulled")
         state.forget(session.home)  # entries may have come
@@ -75,8 +80,8 @@ def bring(session: Session, stop: Callable[[], bool]) -> bool:
     return bool(done["entries"])
 
 
-def publish(session: Session, limit: float, stop: Callable[[], bool]) -> None:
-    """Push the groups this workload used when it ran last, for at most ``limit`` seconds."""
+def publish(session: Session, limit: float, stop: Callable[[], bool], *, fresh: bool = False) -> None:
+    """Push the groups this workload used when it ran last, for at most ``limit`` seconds. ``fresh`` as in ``bring``."""
     from . import inventory
 
     known = inventory.load(session.home)
@@ -86,13 +91,23 @@ def publish(session: Session, limit: float, stop: Callable[[], bool]) -> None:
     from time import monotonic
 
     deadline = monotonic() + limit
-    done = _apart(lambda beat: _push(session, digests, beat), lambda: stop() or monotonic() > deadline, limit)
+    done = _apart(session, {"push": digests}, lambda: stop() or monotonic() > deadline, limit, fresh)
     if done is None:
         # Packs that went out stay, and are found by the next push; a manifest comes last or not at all.
-        log.say("warning", f"there was no time to publish {session.workload}: the next run that compiles does")
+        log.say(
+            "warning",
+            f"there was no time to publish {session.workload}: the next run that compiles sends the rest,"
+            f" or now `hotstart push {_quoted(session.workload)}`",
+        )
         session.troubles.append("there was no time to publish")
     elif done:
         session.shared["pushed"] = done
+
+
+def _quoted(name: str) -> str:
+    from shlex import quote
+
+    return quote(name)
 
 
 def _digests(known: Inventory, workload: str) -> list[str]:
@@ -126,9 +141,22 @@ def _note_answer(path: str) -> None:
 # -- in a process of its own -----------------------------------------------------
 
 
-def _pull(session: Session, names: list[str], beat: Callable[..., object]) -> dict[str, Any]:
+class _Asker:
+    """What of a session the process that asks a remote needs."""
+
+    def __init__(self, config: Config, home: str, workload: str) -> None:
+        self.config = config
+        self.home = home
+        self.workload = workload
+
+
+def _do(asker: Session | _Asker, asked: dict[str, list[str]], beat: Callable[..., object]) -> dict[str, Any]:
+    return _pull(asker, asked["pull"], beat) if "pull" in asked else _push(asker, asked["push"], beat)
+
+
+def _pull(asker: Session | _Asker, names: list[str], beat: Callable[..., object]) -> dict[str, Any]:
     done: dict[str, Any] = {"entries": 0, "bytes": 0, "present": 0, "failed": 0, "requests": 0, "answered": []}
-    opened = _open(session)
+    opened = _open(asker)
     if opened is None:
         return done
     from ..remote.workloads import pull
@@ -146,51 +174,39 @@ def _pull(session: Session, names: list[str], beat: Callable[..., object]) -> di
     return done
 
 
-def _push(session: Session, digests: Iterable[str], beat: Callable[..., object]) -> dict[str, Any]:
-    opened = _open(session)
+def _push(asker: Session | _Asker, digests: Iterable[str], beat: Callable[..., object]) -> dict[str, Any]:
+    opened = _open(asker)
     if opened is None or not opened[0].writable:
         return {}
     from ..remote.contract import RemoteError
     from ..remote.workloads import push
 
     tier, disk = opened
-    before = set(log._said)
+    before = log.said()
     try:
-        done = push(tier, disk, shared_name(session.workload), digests, beat)
+        done = push(tier, disk, shared_name(asker.workload), digests, beat)
     except RemoteError as error:
-        if log._said == before:  # else its guard has said it
-            log.say("warning", f"{session.workload} was not published: {error}")
+        if log.said() == before:  # else its guard has said it
+            log.say("warning", f"{asker.workload} was not published: {error}")
         return {}
     disk.close()
     return {key: getattr(done, key) for key in ("entries", "bytes", "present", "foreign", "failed", "requests")}
 
 
-def _open(session: Session) -> tuple[Any, LocalStore] | None:
-    cache = session.config.open(memory=0, path=f"{session.home}/store", under=[])
+def _open(asker: Session | _Asker) -> tuple[Any, LocalStore] | None:
+    cache = asker.config.open(memory=0, path=f"{asker.home}/store", under=[])
     tier = cache.sharing.tier if cache.sharing is not None else None
     return (tier, cache.disk) if tier is not None and cache.disk is not None else None
 
 
-def _apart(work: Callable[[Callable[..., object]], Any], stop: Callable[[], bool], silence: float) -> Any:
-    """What ``work`` returns, done in a child; None when it was ended because of ``stop`` or gave no sign so long.
+def _apart(session: Session, asked: dict[str, list[str]], stop: Callable[[], bool], silence: float, fresh: bool) -> Any:
+    """What came of it, done in a child; None when that was ended because of ``stop`` or gave no sign so long.
 
-    ``work`` is given a function to call as it gets on. What it raises is raised here, as OSError.
+    What goes wrong there is raised here, as OSError.
     """
     import json
 
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.close(reader)
-            try:
-                made = {"done": work(lambda *_: os.write(writer, b"."))}
-            except Exception as error:
-                made = {"error": f"{type(error).__name__}: {error}"}
-            os.write(writer, b"\n" + json.dumps({**made, "said": sorted(log._said)}).encode())
-        finally:
-            os._exit(0)  # also when nobody listens any more
-    os.close(writer)
+    pid, reader = (_start if fresh else _fork)(session, asked)
     answer = None
     try:
         answer = _listen(reader, stop, silence)
@@ -205,10 +221,92 @@ def _apart(work: Callable[[Callable[..., object]], Any], stop: Callable[[], bool
         told = json.loads(answer)
     except ValueError:
         raise OSError("the process that asked the remote died") from None
-    log._said.update(told["said"])  # said once is enough, whichever process it was
+    log.note_said(told["said"])
     if "error" in told:
         raise OSError(told["error"])
     return told["done"]
+
+
+def _fork(session: Session, asked: dict[str, list[str]]) -> tuple[int, int]:
+    """A child that does it, and where to hear of it."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(reader)
+            _report(session, asked, writer)
+        finally:
+            os._exit(0)  # also when nobody listens any more
+    os.close(writer)
+    return pid, reader
+
+
+def _start(session: Session, asked: dict[str, list[str]]) -> tuple[int, int]:
+    """The same in a process that has nothing of this one."""
+    import json
+    import subprocess
+    import sys
+
+    if not sys.executable:
+        raise OSError("this program knows of no interpreter to start")
+    config = session.config
+    said = {
+        "values": config.values, "sources": config.sources, "remote_of_project": config.remote_of_project,
+        "home": session.home, "workload": session.workload, "asked": asked, "said": sorted(log.said()),
+    }  # fmt: skip
+    program = f"import sys; sys.path[:] = {sys.path!r}; from hotstart.launch.share import main; main()"
+    reader, writer = os.pipe()
+    try:
+        # Its own session: a Ctrl-C is for the program, which then ends this one.
+        started = subprocess.Popen(
+            [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=writer, start_new_session=True
+        )
+    except OSError:
+        os.close(reader)
+        raise
+    finally:
+        os.close(writer)
+    assert started.stdin is not None
+    try:
+        # Through a pipe: settings may hold a password, and everybody can read a command line.
+        started.stdin.write(json.dumps(said).encode())
+        started.stdin.close()
+    except OSError:
+        pass  # it died at once; that is heard below
+    started.returncode = 0  # waited for by us
+    return started.pid, reader
+
+
+def main() -> None:
+    """The process that ``_start`` starts."""
+    import json
+    import sys
+
+    said = json.loads(sys.stdin.buffer.read())
+    writer = os.dup(1)
+    os.dup2(2, 1)  # nothing else is to get among what is reported
+    from ..config import Config
+
+    log.note_said(said["said"])
+    config = Config(said["values"], said["sources"], remote_of_project=said["remote_of_project"])
+    try:
+        _report(_Asker(config, said["home"], said["workload"]), said["asked"], writer)
+    finally:
+        os._exit(0)
+
+
+def _report(asker: Session | _Asker, asked: dict[str, list[str]], writer: int) -> None:
+    """Do it, with a dot for each step and a line of JSON at the end."""
+    import json
+
+    made: dict[str, Any]
+    try:
+        made = {"done": _do(asker, asked, lambda *_: os.write(writer, b"."))}
+    except Exception as error:
+        made = {"error": f"{type(error).__name__}: {error}"}
+    data = b"\n" + json.dumps({**made, "said": sorted(log.said())}).encode()
+    while data:
+        data = data[os.write(writer, data) :]
 
 
 def _listen(reader: int, stop: Callable[[], bool], silence: float) -> bytes | None:
