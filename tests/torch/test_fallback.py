@@ -138,7 +138,6 @@ def test_a_custom_autograd_function_is_inlined_in_inference() -> None:
     ("arguments", "reason"),
     [
         ({"mode": "reduce-overhead"}, "CUDA graphs"),
-        ({"dynamic": True}, "mark what varies"),
         ({"options": {"triton.cudagraphs": True}}, "CUDA graphs"),
     ],
 )

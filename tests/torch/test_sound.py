@@ -267,7 +267,7 @@ def _set(setter: Callable[[Any], object], was: Any, value: Any) -> _Undo:
 #: Settings that eager's result does not depend on here, but a compile may.
 SETTINGS = (default_dtype, thread_count, matmul_precision, deterministic, sdp_backend, inference_mode, environment)
 #: What counts in a key and is not looked at again once a package is loaded.
-KEYED = (environment, attribute_of_a_parameter)
+KEYED = (environment,)
 
 CHANGES: tuple[Change, ...] = (
     *(attribute, attribute_type, attribute_of_a_child, library_attribute, global_constant, global_table),
@@ -440,7 +440,7 @@ def test_options_and_modes_count() -> None:
     arguments += [{"options": {"shape_padding": False}}, {"options": {"epilogue_fusion": False}}]
     found = [Call(closure(2), (x,), {}, given).key().digest for given in arguments]
     assert len(set(found)) == len(found)
-    for refused in ({"mode": "reduce-overhead"}, {"dynamic": True}, {"backend": "eager"}):
+    for refused in ({"mode": "reduce-overhead"}, {"backend": "eager"}):
         with pytest.raises(NotHotError):
             Call(closure(2), (x,), {}, refused)
 

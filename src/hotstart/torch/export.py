@@ -16,6 +16,7 @@ import os
 
 import torch
 
+from .conditions import written
 from .key import Call
 from .reasons import NotHotError
 from .structure import TRACED, flatten, restore
@@ -66,8 +67,11 @@ class _Lifted(torch.nn.Module):  # type: ignore[misc]
         return found
 
 
-def export(target: Callable[..., Any], call: Call) -> tuple[Any, Template, list[list[Any]]]:
-    """The program, the template of its result, and its dynamic dimensions. Raises NotHotError when there is none."""
+def export(target: Callable[..., Any], call: Call) -> tuple[Any, Template, list[list[Any]], list[Any]]:
+    """The program, the template of its result, its dynamic dimensions and the conditions on them.
+
+    Raises NotHotError when there is none.
+    """
     import torch.export
 
     outputs: list[Template] = []
@@ -88,7 +92,8 @@ def export(target: Callable[..., Any], call: Call) -> tuple[Any, Template, list[
         ) from None
     for node in program.graph.nodes:
         _check_operator(node)
-    return program, outputs[-1], _symbols(program, call)
+    symbols, conditions = _symbols(program, call)
+    return program, outputs[-1], symbols, conditions
 
 
 def _check_operator(node: Any) -> None:
@@ -99,27 +104,69 @@ def _check_operator(node: Any) -> None:
         raise NotHotError(f"the custom operator {node.target} is called: its implementation cannot be seen")
 
 
-def _symbols(program: Any, call: Call) -> list[list[Any]]:
-    """For each dynamic dimension: input, dimension, name, least and greatest size (0: no limit)."""
+def writes_to_inputs(node: Any) -> bool:
+    """Whether an operation of the program writes to an input, or to what may be a view of one."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None or not schema.is_mutable:
+        return False
+    for argument, given in zip(schema.arguments, node.args, strict=False):
+        items = given if isinstance(given, list | tuple) else [given]
+        if argument.alias_info is not None and argument.alias_info.is_write and any(map(_origin, items)):
+            return True
+    return bool(node.kwargs)  # an out= argument: rare, and not worth more
+
+
+def _origin(node: Any) -> bool:
+    """Whether a value is an input, or comes from one through operations that may return views."""
+    while getattr(node, "op", "") == "call_function":
+        schema = getattr(node.target, "_schema", None)
+        if schema is not None and not any(given.alias_info for given in schema.returns):
+            return False
+        node = node.args[0][0] if isinstance(node.args[0], list | tuple) else node.args[0]  # or an item of a tuple
+    return getattr(node, "op", "") in ("placeholder", "get_attr")
+
+
+def _symbols(program: Any, call: Call) -> tuple[list[list[Any]], list[Any]]:
+    """For each dynamic dimension: input, dimension, name, least and greatest size (0: no limit); and conditions."""
     if not any(call.ranges):
-        return []
+        return [], []
     nodes = [node for node in program.graph.nodes if node.op == "placeholder"][-len(call.leaves) :]
     ranges = {str(symbol): value for symbol, value in program.range_constraints.items()}
     found: list[list[Any]] = []
+    environment: Any = None
     for at, (node, marked) in enumerate(zip(nodes, call.ranges, strict=True)):
         for dimension, (least, greatest) in marked.items():
             size = node.meta["val"].shape[dimension]
             if isinstance(size, int):
-                raise NotHotError(
-                    f"dimension {dimension} of input {at} is marked as dynamic, but the program holds for {size} only",
-                    "do not mark it, or see what in the model fixes it",
-                )
+                if not call.every_dimension:
+                    raise NotHotError(
+                        f"dimension {dimension} of input {at} is marked as dynamic, "
+                        f"but the program holds for {size} only",
+                        "do not mark it, or see what in the model fixes it",
+                    )
+                found.append([at, dimension, f"{at}.{dimension}", size, size])
+                continue
+            environment = size.node.shape_env
             allowed = ranges.get(str(size))
             if allowed is None:
                 raise NotHotError(f"the sizes that dimension {dimension} of input {at} may have are not a range")
             lower = max(least, _finite(allowed.lower, 0))
             upper = min(greatest or _HUGE, _finite(allowed.upper, _HUGE))
             found.append([at, dimension, str(size), lower, 0 if upper >= _HUGE else upper])
+    return found, _conditions(environment)
+
+
+def _conditions(environment: Any) -> list[Any]:
+    """What torch took for granted about sizes while it traced, as far as names and ranges do not say it."""
+    if environment is None:
+        return []
+    found: list[Any] = []
+    for guard in environment.guards:
+        expression = environment.replace(guard.expr)
+        if str(expression) != "True":
+            condition = written(expression)
+            if condition not in found:
+                found.append(condition)
     return found
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
+from types import BuiltinFunctionType, FunctionType, MethodType
 
 import torch
 
 from ..errors import UncacheableError
 from ..keys.functions import distributions
-from ..keys.functions.walk import Walk
 from ..keys.key import Key
-from . import state
+from ..keys.functions.walk import Walk
+from . import reads, state
 from .patched import patches
+from .reach import places
 from .reasons import NotHotError
 from .structure import classes, flatten
 from .survey import Survey
@@ -23,9 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+    from .reach import Place
 
 #: Raised when what is in a package, or how it is called, changes.
-_VERSION = 1
+_VERSION = 2
 
 #: What torch and we note on tensors for ourselves.
 _MARKS = ("_dynamo_", "_hotstart_", "_has_dynamo_", "_specialize_on", "_typed_storage")
@@ -42,10 +45,19 @@ _MODES: dict[str | None, dict[str, object]] = {
 class Call:
     """One call, taken apart: what ``key`` needs, and what a package is bound to."""
 
-    __slots__ = ("device", "leaves", "name", "now", "options", "ranges", "settings", "survey", "template")
+    __slots__ = (
+        *("asked", "device", "every_dimension", "leaves", "name", "now", "options", "places", "ranges", "settings"),
+        *("survey", "template", "walks"),
+    )
 
     def __init__(
-        self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], arguments: Mapping[str, Any]
+        self,
+        target: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        arguments: Mapping[str, Any],
+        *,
+        after_a_call: bool = False,
     ) -> None:
         """Raises NotHotError when no complete key can be made, or a package would not be right."""
         self.now = state.now()
@@ -57,7 +69,13 @@ class Call:
             _check_input(leaf)
         state.global_hooks()
         self.survey = Survey(target).run()
+        #: Questions to the process, whose answers count.
+        self.asked = reads.check(self.survey, after_a_call=after_a_call)
+        self.settings.update((f"{name}()", str(function())) for name, function in self.asked)
         self.name = name_of(target)
+        #: Where code of libraries finds what it calls, and what else was fingerprinted for ``key``.
+        self.places: list[Place] = []
+        self.walks: list[Walk] = []
         tensors = [*self.survey.tensors, *self.leaves]
         held = set(map(id, self.survey.tensors))
         if any(id(leaf) in held for leaf in self.leaves):
@@ -69,23 +87,28 @@ class Call:
             )
         self.device = _device(tensors)
         #: For each input, for each dimension marked as dynamic, its range.
-        self.ranges = [_marked(leaf) for leaf in self.leaves]
+        self.every_dimension = bool(arguments.get("dynamic"))
+        self.ranges = [_marked(leaf, self.every_dimension) for leaf in self.leaves]
         if self.device[0] != "cpu":
             self.settings.pop("threads", None)  # compiled into code for a CPU alone
 
     def key(self) -> Key:
         survey = self.survey
         modules = [type(value) for _, value in survey.nodes if isinstance(value, torch.nn.Module)]
+        self.places = places(survey.functions, dict.fromkeys([*survey.foreign, *modules]))
+        self.walks = [Walk(kind) for kind in classes(self.template)]
         try:
+            inputs = [walk.digest() for walk in self.walks]
             return Key(
                 "torch",
                 version=_VERSION,
                 name=self.name,
                 code=survey.digits,
-                patched=patches(dict.fromkeys(modules)),
+                order=reads.orders(survey),
+                patched=patches(dict.fromkeys(modules), self.places, self.walks),
                 tensors=[describe(tensor) for tensor in survey.tensors],
                 structure=self.template,
-                classes=[Walk(kind).digest() for kind in classes(self.template)],
+                classes=inputs,
                 inputs=[describe(leaf, marked) for leaf, marked in zip(self.leaves, self.ranges, strict=True)],
                 same=_pattern(self.leaves),
                 settings=self.settings,
@@ -103,7 +126,8 @@ class Call:
 
 def name_of(target: Any) -> str:
     """What people call it: the qualified name of a function, or of the class of a model."""
-    named = target if hasattr(target, "__qualname__") else type(target)
+    # By its type, and not by asking it: a model's own __getattr__ may answer anything, or raise.
+    named = target if isinstance(target, FunctionType | MethodType | BuiltinFunctionType | type) else type(target)
     return str(named.__qualname__).rpartition("<locals>.")[2]
 
 
@@ -112,10 +136,10 @@ def describe(tensor: Any, marked: Mapping[int, tuple[int, int]] | None = None) -
     sizes = tuple((marked or {}).get(at, size) for at, size in enumerate(tensor.shape))
     strides = "contiguous" if marked else tuple(tensor.stride())
     kind = "" if type(tensor) is torch.Tensor else type(tensor).__name__
-    return sizes, strides, str(tensor.dtype), tensor.device.type, tensor.requires_grad, kind, _attributes(tensor)
+    return sizes, strides, str(tensor.dtype), tensor.device.type, tensor.requires_grad, kind, attributes(tensor)
 
 
-def _attributes(tensor: Any) -> list[tuple[str, object]]:
+def attributes(tensor: Any) -> list[tuple[str, object]]:
     """What somebody has hung on a tensor, which a forward may read: plain values, by value."""
     found = []
     for name, value in vars(tensor).items():
@@ -132,8 +156,6 @@ def options_of(arguments: Mapping[str, Any]) -> dict[str, object]:
     backend = arguments.get("backend", "inductor")
     if backend != "inductor":
         raise NotHotError(f"the backend is {backend!r}", "only Inductor makes packages")
-    if arguments.get("dynamic"):
-        raise NotHotError("dynamic=True", "mark what varies with hotstart.torch.mark_dynamic(tensor, dimension)")
     mode = arguments.get("mode")
     if mode not in _MODES:
         raise NotHotError(f"mode={mode!r} needs CUDA graphs, which a package has not", 'use mode="max-autotune"')
@@ -164,8 +186,11 @@ def _device(tensors: list[Any]) -> tuple[str, int]:
     return device.type, -1 if device.index is None else device.index
 
 
-def _marked(tensor: Any) -> dict[int, tuple[int, int]]:
-    """The dimensions that ``mark_dynamic`` (ours or Dynamo's) marked, each with its range."""
+def _marked(tensor: Any, every: bool) -> dict[int, tuple[int, int]]:
+    """The dimensions that ``mark_dynamic`` (ours or Dynamo's) marked, each with its range.
+
+    ``dynamic=True`` marks all that can be: those of size 0 and 1 are compiled on their own, as torch does.
+    """
     found: dict[int, tuple[int, int]] = dict(getattr(tensor, "_hotstart_dynamic", None) or {})
     for at in getattr(tensor, "_dynamo_dynamic_indices", None) or ():
         found.setdefault(at, (2, 0))
@@ -173,6 +198,10 @@ def _marked(tensor: Any) -> dict[int, tuple[int, int]]:
         found[mark.dim] = (max(mark.min or 2, 2), mark.max or 0)
     if found and not tensor.is_contiguous():
         raise NotHotError("an input with a dynamic dimension is not contiguous", "call contiguous() first")
+    if every and tensor.is_contiguous():
+        for at, size in enumerate(tensor.shape):
+            if size > 1:
+                found.setdefault(at, (2, 0))
     return dict(sorted(found.items()))
 
 

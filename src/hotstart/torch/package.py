@@ -14,6 +14,8 @@ from operator import getitem, is_
 import torch
 
 from . import versions
+from .conditions import hold
+from .key import attributes
 from .reasons import NotHotError
 from .state import READERS
 from .structure import TENSOR, flatten, from_json, restore
@@ -35,13 +37,14 @@ class Package:
 
     ``about`` is what the entry says: ``outputs`` (the template of the result),
     ``mutated`` (numbers of the inputs it writes to), ``symbols`` (for each dynamic
-    dimension: input, dimension, name, least and greatest size).
+    dimension: input, dimension, name, least and greatest size), ``conditions`` (on these
+    sizes, by name).
     """
 
     __slots__ = (
-        *("_bound", "_containers", "_device", "_early", "_guards", "_inputs", "_loader", "_mutated", "_names"),
-        *("_numbers", "_outputs", "_pattern", "_plain_inputs", "_ranges", "_settings", "_single", "_symbols"),
-        *("_template", "_tensors", "_watch", "digest"),
+        *("_bound", "_conditions", "_containers", "_device", "_early", "_guards", "_hung", "_inputs", "_loader"),
+        *("_mutated", "_names", "_numbers", "_outputs", "_pattern", "_plain_inputs", "_ranges", "_rebound"),
+        *("_settings", "_single", "_symbols", "_template", "_tensors", "_watch", "digest"),
     )
 
     def __init__(self, call: Call, loader: Any, about: dict[str, Any], digest: str) -> None:
@@ -56,6 +59,7 @@ class Package:
         self._single = self._outputs == TENSOR
         self._mutated: list[int] = about["mutated"]
         self._symbols: list[list[Any]] = about["symbols"]
+        self._conditions: list[Any] = about["conditions"]
         self._ranges = call.ranges
         # With a GPU the call returns while it runs: what is checked after it costs nothing. Not
         # where the call writes to its inputs, which could not be taken back.
@@ -73,7 +77,11 @@ class Package:
         self._tensors = list(survey.tensors)
         numbers = {id(tensor): at for at, tensor in enumerate(survey.tensors)}
         self._numbers = [numbers[id(tensor)] for tensor in self._bound]
-        self._watch = Watch(survey)
+        self._watch = Watch(call)
+        #: What hangs on tensors that have come since: nothing, or the key has to be asked.
+        self._rebound: list[dict[str, Any]] = []
+        hung = list(map(attributes, call.leaves))
+        self._hung = hung if any(hung) else []
         self._guard(call.leaves)
 
     def _guard(self, leaves: list[Any]) -> None:
@@ -110,6 +118,8 @@ class Package:
             return OTHER
         if not all(map(is_, bound, self._bound)) and not self._rebind(bound, leaves):
             return OTHER
+        if self._rebound and any(self._rebound):
+            return OTHER
         tensors = self._tensors
         try:
             if not self._guards.check(*tensors, *leaves):
@@ -117,6 +127,9 @@ class Package:
         except (TypeError, RuntimeError):
             return OTHER  # not a tensor
         if self._inputs > 1 and _pattern(leaves) != self._pattern:
+            return OTHER
+        hung = [leaf.__dict__ for leaf in leaves]
+        if (any(hung) or self._hung) and not self._hung_alike(leaves):
             return OTHER
         if self._symbols and not self._fits(leaves):
             return OTHER
@@ -154,8 +167,18 @@ class Package:
                 return False
         except (TypeError, RuntimeError):
             return False
-        self._bound, self._tensors = bound, tensors
+        rebound = [tensor.__dict__ for tensor in tensors]
+        if any(rebound):
+            return False  # something hangs on one of them, and the key is to say what
+        self._bound, self._tensors, self._rebound = bound, tensors, rebound
         return True
+
+    def _hung_alike(self, leaves: Any) -> bool:
+        """Whether the same plain values hang on the inputs, which a forward may read."""
+        try:
+            return list(map(attributes, leaves)) == (self._hung or [[]] * len(leaves))
+        except NotHotError:
+            return False
 
     def _fits(self, leaves: Any) -> bool:
         """Whether the sizes of dynamic dimensions are in range, and equal where they have to be."""
@@ -167,7 +190,7 @@ class Package:
                 return False
             if not tensor.is_contiguous():
                 return False
-        return True
+        return not self._conditions or hold(self._conditions, sizes)
 
     def _overlaps(self, tensors: list[Any]) -> bool:
         """Whether a tensor that is written to shares memory with another one, or is not aligned as it was.
@@ -175,8 +198,15 @@ class Package:
         A package writes when it pleases: another input must not see it half-way. A GPU
         package copies what is not aligned, and would write to the copy.
         """
-        places = [tensor.untyped_storage().data_ptr() for tensor in tensors]
-        return any(places.count(places[at]) > 1 or tensors[at].data_ptr() % 16 for at in self._mutated)
+        storages = [tensor.untyped_storage() for tensor in tensors]
+        begins = [storage.data_ptr() for storage in storages]
+        ends = [begin + storage.nbytes() for begin, storage in zip(begins, storages, strict=True)]
+        # By address: memory of others (NumPy's) is in a storage of its own for each tensor made of it.
+        return any(
+            tensors[at].data_ptr() % 16
+            or sum(begin < ends[at] and end > begins[at] for begin, end in zip(begins, ends, strict=True)) > 1
+            for at in self._mutated
+        )
 
     @property
     def mutated(self) -> list[int]:

@@ -10,14 +10,15 @@ the library's own under another name count by both names.
 
 For torch these are ``torch.nn.functional``, ``torch`` itself and ``torch.Tensor``; for
 other libraries the modules of the classes, and those of the same distribution whose
-functions they use, with plain values (flags) and registries. Not further: all of
-transformers would be reached, in a second, for a patch that is two calls deep.
+functions they use, with plain values (flags) and registries. And for all of them the
+names that the code of the model's layers goes through, as far as ``reach`` follows it.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
-from types import BuiltinFunctionType, FunctionType
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType, SimpleNamespace
 
 import torch
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
+    from .reach import Place
+
 _TORCH = distributions.owner(torch.__file__)
 #: Dynamo wraps this one when it is loaded, and it computes nothing.
 _REWRAPPED = frozenset(("manual_seed",))
@@ -38,19 +41,54 @@ _REWRAPPED = frozenset(("manual_seed",))
 _DRAWN = frozenset(("transformers.utils.hub.SESSION_ID",))
 
 
-def patches(classes: Iterable[type]) -> list[tuple[str, str]]:
-    """Where, and what: sorted. Raises NotHotError for a patch that cannot be fingerprinted."""
+def patches(classes: Iterable[type], places: Iterable[Place], walks: list[Walk]) -> list[tuple[str, str]]:
+    """Where, and what: sorted. Raises NotHotError for a patch that cannot be fingerprinted.
+
+    What was fingerprinted for it is appended to ``walks``: a call has to see it change.
+    """
+    classes = list(classes)
     found: dict[str, str] = {}
     for module in (torch.nn.functional, torch):
         for name, value in list(vars(module).items()):
             kind = type(value)
             if (kind is FunctionType or kind is BuiltinFunctionType) and name not in _REWRAPPED:
-                _callable(found, module.__name__, name, value)
+                _callable(found, module.__name__, name, value, walks)
     for name, value in installed.foreign_members(torch.Tensor):
-        found[f"torch.Tensor.{name}"] = value if isinstance(value, str) else _content(value, f"torch.Tensor.{name}")
+        where = f"torch.Tensor.{name}"
+        found[where] = value if isinstance(value, str) else _content(value, where, walks)
     for module_name in _reached(classes):
-        _namespace(found, module_name)
+        _namespace(found, module_name, walks)
+    for namespace, where, name in places:
+        if where not in found:
+            _place(found, namespace, where, name, walks)
     return sorted(found.items())
+
+
+def _place(found: dict[str, str], namespace: dict[str, Any], where: str, name: str, walks: list[Walk]) -> None:
+    """One name that library code goes through: nothing to say of what is in its own place."""
+    value = namespace[name]
+    if type(value) is FunctionType or isinstance(value, type | BuiltinFunctionType):
+        _callable(found, where.rpartition(".")[0], name, value, walks)
+    elif isinstance(value, ModuleType):
+        if value.__name__.rpartition(".")[2] != name:
+            found[where] = f"module {value.__name__}"
+        if distributions.module_owner(value) is None:
+            found[where] = _content(value, where, walks)
+    elif type(value) in (bool, int, float, str):
+        if where not in _DRAWN:
+            found[where] = f"{type(value).__name__} {value}"
+    else:
+        kind = type(value)
+        home = sys.modules.get(kind.__module__)
+        owner = distributions.module_owner(home) if home is not None else None
+        if owner is None or kind in _MADE_BY_HAND:
+            found[where] = _content(value, where, walks)
+        else:
+            found[where] = f"{kind.__module__}.{kind.__qualname__}"
+
+
+#: Of Python's own classes, those that people put in the place of a function or module.
+_MADE_BY_HAND = (SimpleNamespace, functools.partial, MethodType)
 
 
 def _reached(classes: Iterable[type]) -> list[str]:
@@ -73,18 +111,18 @@ def _other_library(name: str) -> str | None:
     return None if owner in (_TORCH, distributions.PYTHON) else owner
 
 
-def _namespace(found: dict[str, str], module: str) -> None:
+def _namespace(found: dict[str, str], module: str, walks: list[Walk]) -> None:
     for name, value in list(vars(sys.modules[module]).items()):
         if name.startswith("__"):
             continue  # where the module is from, and what Dynamo puts beside the functions it has compiled
         if type(value) is FunctionType or isinstance(value, type | BuiltinFunctionType):
-            _callable(found, module, name, value)
+            _callable(found, module, name, value, walks)
         elif type(value) in (bool, int, float, str) and f"{module}.{name}" not in _DRAWN:
             found[f"{module}.{name}"] = f"{type(value).__name__} {value}"
         elif isinstance(value, dict) or _other_library(type(value).__module__) is not None:
             for at, held in _registered(value):
                 if type(held) is FunctionType or isinstance(held, type):
-                    _callable(found, f"{module}.{name}", at, held)
+                    _callable(found, f"{module}.{name}", at, held, walks)
 
 
 def _registered(value: Any) -> list[tuple[str, Any]]:
@@ -97,7 +135,7 @@ def _registered(value: Any) -> list[tuple[str, Any]]:
     return [(name, held) for table in tables for name, held in list(dict.items(table)) if type(name) is str]
 
 
-def _callable(found: dict[str, str], where: str, name: str, value: Any) -> None:
+def _callable(found: dict[str, str], where: str, name: str, value: Any, walks: list[Walk]) -> None:
     own = value.__name__ if type(value) is not FunctionType else value.__code__.co_name
     if type(value) is FunctionType:
         foreign = distributions.owner(value.__code__.co_filename) is None and value.__code__.co_filename[:1] != "<"
@@ -107,13 +145,15 @@ def _callable(found: dict[str, str], where: str, name: str, value: Any) -> None:
     else:
         foreign = False
     if foreign:
-        found[f"{where}.{name}"] = _content(value, f"{where}.{name}")
+        found[f"{where}.{name}"] = _content(value, f"{where}.{name}", walks)
     elif own != name:
         found[f"{where}.{name}"] = f"{value.__module__}:{getattr(value, '__qualname__', own)}"
 
 
-def _content(value: Any, where: str) -> str:
+def _content(value: Any, where: str, walks: list[Walk]) -> str:
+    walk = Walk(value)
+    walks.append(walk)
     try:
-        return Walk(value).digest()
+        return walk.digest()
     except UncacheableError as error:
         raise NotHotError(f"{where} was replaced by something that cannot be fingerprinted ({error})") from None

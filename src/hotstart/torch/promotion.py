@@ -7,11 +7,12 @@ import os
 import torch
 
 from ..log import say
-from . import jobs, record
-from .export import export, hand_over
+from . import jobs, record, versions
+from .compare import difference
+from .export import export, hand_over, writes_to_inputs
 from .key import Call
 from .reasons import NotHotError
-from .structure import as_json
+from .structure import as_json, flatten
 from .versions import changed_settings
 
 TYPE_CHECKING = False
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from ..cache import Cache
     from ..keys.key import Key
     from .engine import Engine
+    from .structure import Template
 
 
 def redirect() -> None:
@@ -82,7 +84,7 @@ class Wanted:
         engine, cache, key = self._engine, self._cache, self._key
         if key in cache:
             return True  # another process has built it since we looked
-        call = Call(engine.target, self._args, self._kwargs, engine.arguments)
+        call = self._again()
         self._check_unchanged(call, "the first call")
         tensors = [*call.survey.tensors, *call.leaves]
         size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
@@ -92,13 +94,48 @@ class Wanted:
             return False
         with engine.gate:
             engine.gate.wait_for(lambda: engine.active == 0)
-            program, outputs, symbols = export(engine.target, call)
-        self._check_unchanged(Call(engine.target, self._args, self._kwargs, engine.arguments), "tracing it")
-        about = {"outputs": as_json(outputs), "symbols": symbols, "config": changed_settings(), "mutated": []}
+            program, outputs, symbols, conditions = export(engine.target, call)
+        self._check_unchanged(self._again(), "tracing it")
+        self._check_result(program, outputs, call)
+        about = {
+            "outputs": as_json(outputs),
+            "symbols": symbols,
+            "conditions": conditions,
+            "config": changed_settings(),
+            "mutated": [],
+        }
         hand_over(job.folder, program, key, call, about)
         record.note("handed", engine.name, key.digest)
         job.start(cache, wait)
         return True
+
+    def _again(self) -> Call:
+        engine = self._engine
+        return Call(engine.target, self._args, self._kwargs, engine.arguments, after_a_call=True)
+
+    def _check_result(self, program: Any, outputs: Template, call: Call) -> None:
+        """Run the program beside the model, once: a model may do other things while it is traced.
+
+        ``type(x) is torch.Tensor`` is false then, ``torch.compiler.is_exporting()`` true. Not
+        where it writes to its inputs, which would be written to twice.
+        """
+        if any(writes_to_inputs(node) for node in program.graph.nodes):
+            return
+        kind, index = call.device
+        found: list[Any] = []
+        with torch.random.fork_rng([index] if kind == "cuda" else [], device_type=kind if kind != "cpu" else "cuda"):
+            made = versions.unlifted(program)(list(call.survey.tensors), list(call.leaves))
+            wanted = self._engine.target(*self._args, **self._kwargs)
+        same = flatten(wanted, found) == outputs and len(made) == len(found)
+        reason = "" if same else "its structure is another"
+        for one, other in zip(made, found, strict=False):
+            # Of strides eager's own fast paths have others, and torch.compile decides for itself.
+            reason = reason or difference(one.contiguous(), other.contiguous())
+        if reason:
+            raise NotHotError(
+                f"the model does something else when it is traced ({reason})",
+                "it must not ask whether it is compiled or exported, nor for the type of a tensor, nor be random",
+            )
 
     def _check_unchanged(self, call: Call, what: str) -> None:
         """A call that changes Python's side of the model is more than a function of tensors."""

@@ -12,6 +12,7 @@ from functools import partial
 import torch
 
 from .reasons import NotHotError
+from .versions import own_ptxas
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,7 +53,6 @@ _SETTINGS: tuple[tuple[str, str, tuple[object, ...]], ...] = (
     ("sdp cudnn", "_get_cudnn_sdp_enabled", ()),
     ("sdp overrideable", "_get_overrideable_sdp_enabled", ()),
     ("threads", "get_num_threads", ()),
-    ("function modes", "_len_torch_function_stack", ()),
     ("dispatch modes", "_len_torch_dispatch_stack", ()),
 )
 
@@ -92,13 +92,28 @@ def _find(name: str, function: str, arguments: tuple[object, ...]) -> Callable[[
     return reader
 
 
+def _function_modes() -> object:
+    """The modes themselves: one may be exchanged for another, as ``set_default_device`` does."""
+    count = torch._C._len_torch_function_stack()
+    return count and [torch._C._get_function_stack_at(at) for at in range(count)]
+
+
+def _dual_level() -> object:
+    """Of forward-mode differentiation: a package would lose the tangents of its inputs."""
+    return torch.autograd.forward_ad._current_level
+
+
 _FOUND = [(name, _find(name, function, arguments)) for name, function, arguments in _SETTINGS]
+_FOUND += [("function modes", _function_modes), ("dual level", _dual_level)]
 _NAMES = [name for name, reader in _FOUND if reader is not None]
 #: To be called one after another; the order is that of ``_NAMES``.
 READERS = [reader for _, reader in _FOUND if reader is not None]
 
 #: Variables that say where files go, who is told or which machine this is, and nothing about the result.
-_ELSEWHERE = ("CACHE_DIR", "_HOME", "LOG", "TRACE", "DEBUG_DIR", "DUMP", "EXTENSIONS_DIR", "COMPILE_THREADS")
+_ELSEWHERE = (
+    *("CACHE_DIR", "_HOME", "LOG", "TRACE", "DEBUG_DIR", "DUMP", "EXTENSIONS_DIR", "COMPILE_THREADS"),
+    "WARM_POOL",
+)
 _PREFIXES = ("TORCH", "TRITON_", "PYTORCH_", "AOTI_", "AOT_INDUCTOR_")
 _OTHERS = ("TORCHELASTIC_", "TORCH_NCCL_", "TORCH_DISTRIBUTED_", "TORCHFT_", "TORCH_CPP_", "PYTORCH_CUDA_ALLOC")
 
@@ -113,6 +128,8 @@ def describe(values: list[object]) -> dict[str, object]:
     found = dict(zip(_NAMES, values, strict=True))
     if found.pop("dispatch modes", 0):
         raise NotHotError("a TorchDispatchMode is active", "leave it before the call")
+    if found.pop("dual level", -1) != -1:
+        raise NotHotError("a level of forward-mode differentiation is entered", "call it outside of dual_level()")
     if found.pop("function modes", 0):
         found["default device"] = _default_device()
     if _transforms():
@@ -148,12 +165,19 @@ def apply(described: dict[str, Any]) -> None:
 
 
 def environment() -> dict[str, str]:
-    """The variables that torch and Triton read, as far as they can change what is compiled."""
-    return {
+    """The variables that torch and Triton read, as far as they can change what is compiled.
+
+    Less what Inductor itself sets as it compiles: a process that has compiled something
+    would have other keys than a fresh one, and no hits.
+    """
+    found = {
         name: value
         for name, value in os.environ.items()
         if name.startswith(_PREFIXES) and not name.startswith(_OTHERS) and not any(part in name for part in _ELSEWHERE)
     }
+    if found.get("TRITON_PTXAS_PATH") == own_ptxas():
+        del found["TRITON_PTXAS_PATH"]
+    return found
 
 
 def device(kind: str, index: int) -> dict[str, object]:

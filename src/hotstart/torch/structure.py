@@ -61,7 +61,7 @@ def flatten(value: Any, leaves: list[Any], what: str = "an argument", depth: int
     if opening is not None:
         return (opening, *[flatten(item, leaves, what, depth + 1) for item in value])
     if kind is dict:
-        if not all(type(key) in (str, int, bool) for key in value):
+        if not all(type(key) in (str, int) for key in value):  # True == 1: templates could not tell them apart
             raise NotHotError(f"{what} is a dict whose keys are not strings or numbers")
         return ("{", tuple(value), *[flatten(item, leaves, what, depth + 1) for item in value.values()])
     return _object(value, leaves, what, depth)

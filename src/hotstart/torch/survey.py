@@ -19,8 +19,8 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 import torch
 
 from ..errors import UncacheableError
-from ..keys import functions
 from ..keys.functions import distributions, installed
+from ..keys import functions
 from ..keys.functions.objects import attributes_of
 from ..keys.functions.walk import PLAIN, WRITERS, Walk
 from .reasons import NotHotError
@@ -39,7 +39,7 @@ assert functions  # loaded for what it teaches the walk
 class Survey(Walk):
     """One walk over what is compiled. ``run`` does it; then the rest can be read."""
 
-    __slots__ = ("_counted", "_lifted", "_scanned", "constants", "digits", "slots", "tensors")
+    __slots__ = ("_counted", "_lifted", "_scanned", "constants", "digits", "functions", "slots", "tensors")
 
     def __init__(self, target: Any) -> None:
         super().__init__(_root(target))
@@ -49,6 +49,8 @@ class Survey(Walk):
         self.tensors: list[Any] = []
         #: Tensors that count by content.
         self.constants: list[Any] = []
+        #: Every function that was met, a library's too.
+        self.functions: list[FunctionType] = []
         self.digits = ""
         self._lifted: dict[int, int] = {}
         self._counted: dict[int, int] = {}
@@ -88,7 +90,9 @@ class Survey(Walk):
                 return super().token(value, label)
             self._counted[id(value)] = self._counted.get(id(value), 0) + 1
             return b"T%d;" % number
-        if kind not in WRITERS and id(value) not in self.numbers and not isinstance(value, _NO_INSTANCES):
+        if kind is FunctionType:
+            self.functions.append(value)
+        elif kind not in WRITERS and id(value) not in self.numbers and not isinstance(value, _NO_INSTANCES):
             self._scan(value)
         return super().token(value, label)
 

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import json
 import sys
+from itertools import cycle, product
 
 import torch
 
 from . import state, versions
 from .build import die_with_parent
 from .compare import difference, no_worse
+from .conditions import hold
 from .reasons import NotHotError
 
 TYPE_CHECKING = False
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 _ROUNDS = (1, 2)
+#: By how much a dynamic dimension is longer in the second round: the first that is allowed.
+_STEPS = (3, 1, 2, 4, 8, -1, -2, 64, 0)
 
 
 class Made:
@@ -68,11 +72,25 @@ class Made:
         dynamic = [row for row in self._job["about"]["symbols"] if row[0] == at - first]
         if not dynamic or seed == _ROUNDS[0]:
             return shape, specification["stride"]
-        for _, dimension, symbol, least, greatest in dynamic:
-            other = shape[dimension] + 3
-            other = other if not greatest or other <= greatest else max(least, shape[dimension] - 1)
-            shape[dimension] = self.sizes.setdefault(symbol, other)
+        for _, dimension, symbol, _, _ in dynamic:
+            shape[dimension] = self._other_sizes()[symbol]
         return shape, list(torch.empty(shape, device="meta").stride())
+
+    def _other_sizes(self) -> dict[str, int]:
+        """Sizes for the second round: other ones than the first had, where ranges and conditions allow it."""
+        if self.sizes:
+            return self.sizes
+        about, first = self._job["about"], self._job["model_tensors"]
+        rows = about["symbols"]
+        was = {row[2]: self._job["tensors"][first + row[0]]["shape"][row[1]] for row in rows}
+        for steps in product(_STEPS, repeat=min(len(was), 3)):
+            moved = {name: size + step for (name, size), step in zip(was.items(), cycle(steps), strict=False)}
+            inside = all(least <= moved[name] <= (most or moved[name]) for _, _, name, least, most in rows)
+            if inside and hold(about["conditions"], moved):
+                self.sizes = moved
+                return moved
+        self.sizes = was
+        return was
 
     def all(self, seed: int) -> list[Any]:
         return [self.tensor(at, seed) for at in range(len(self._job["tensors"]))]

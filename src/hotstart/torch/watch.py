@@ -12,16 +12,22 @@ survey, and the key then says that nothing has changed.
 
 from __future__ import annotations
 
+import builtins
+import functools
 import os
 import sys
+from array import array
+from collections import deque
+from functools import partial
 from itertools import chain
-from operator import is_
-from types import FunctionType, ModuleType
+from operator import is_, itemgetter
+from types import FunctionType, MappingProxyType, ModuleType
 
 import torch
 
-from ..keys.functions import installed
+from ..keys.functions import installed, methods, objects
 from ..keys.functions.bytecode import facts_of
+from ..keys.functions.objects import attributes_of
 from .reasons import NotHotError
 
 TYPE_CHECKING = False
@@ -29,6 +35,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..keys.functions.references import Chain, Root
+    from ..keys.functions.walk import Walk
+    from .key import Call
+    from .reach import Place
     from .survey import Survey
 
 _module = torch.nn.modules.module
@@ -47,11 +56,24 @@ class Watch:
     """``same()``: whether everything that was read when this was made is still there."""
 
     __slots__ = (
-        *("_arrays", "_cells", "_containers", "_empty", "_functions", "_lengths", "_names", "_namespaces", "_sets"),
-        *("_objects", "_snapshot", "_tensors", "_types", "_variables", "_views", "_was"),
+        *("_arrays", "_bytes", "_cells", "_containers", "_empty", "_functions", "_getters", "_kept", "_lengths"),
+        *(
+            "_names",
+            "_namespaces",
+            "_objects",
+            "_places",
+            "_small",
+            "_snapshot",
+            "_tensors",
+            "_types",
+            "_variables",
+            "_views",
+        ),
+        "_was",
     )
 
-    def __init__(self, survey: Survey) -> None:
+    def __init__(self, call: Call) -> None:
+        survey = call.survey
         self._containers: list[Any] = []
         self._objects: list[Any] = []
         #: Hooks for all modules among them: the key was refused if there were any.
@@ -61,11 +83,18 @@ class Watch:
         self._names: list[Any] = []
         self._cells: list[Any] = []
         self._functions: list[FunctionType] = []
-        self._sets: list[tuple[Any, Any]] = []
+        #: What has to be asked for: each a function without arguments.
+        self._getters: list[Any] = []
+        self._bytes: list[tuple[Any, Any]] = []
         self._variables: list[str] = []
         self._arrays: list[tuple[Any, bytes]] = []
         self._tensors = list(survey.constants)
         self._collect(survey)
+        for walk in call.walks:
+            self._walked(walk)
+        self._getters += [function for _, function in call.asked]
+        self._places = _grouped(call.places)
+        self._small = [pair for pair in map(_as_integers, self._tensors) if pair is not None]
         views = {id(view): view for view in self._views}
         self._views = list(views.values())
         self._containers += self._views
@@ -75,6 +104,8 @@ class Watch:
         self._namespaces = [namespace for namespace, _ in pairs.values()]
         self._names = [name for _, name in pairs.values()]
         self._was = self._others()
+        #: So that no other object gets the identity of one of these.
+        self._kept = [(f.__code__, f.__defaults__, f.__kwdefaults__) for f in self._functions]
         self._types = list(map(type, self._objects))
 
     def same(self) -> bool:
@@ -90,11 +121,14 @@ class Watch:
                 and (not self._cells or all(map(is_, self._of_cells(), was[2])))
                 and (not self._tensors or self._of_tensors() == was[3])
                 and (not self._variables or [os.environ.get(name) for name in self._variables] == was[4])
-                and all(value == held for value, held in self._sets)
+                and (not self._getters or all(map(is_, [getter() for getter in self._getters], was[5])))
+                and all(getter(namespace) == held for getter, namespace, held in self._places)
+                and all(value == held for value, held in self._bytes)
                 and all(array.tobytes() == held for array, held in self._arrays)
+                and all(torch.equal(tensor, held) for tensor, held in self._small)
             )
-        except (RuntimeError, ValueError, AttributeError):
-            return False  # a dict that another thread is changing, a cell that was emptied
+        except (RuntimeError, ValueError, AttributeError, KeyError, TypeError):
+            return False  # a dict that another thread is changing, a cell that was emptied, a name that is gone
 
     def _others(self) -> tuple[Any, ...]:
         return (
@@ -103,6 +137,7 @@ class Watch:
             self._of_cells(),
             self._of_tensors(),
             [os.environ.get(name) for name in self._variables],
+            [getter() for getter in self._getters],
         )
 
     def _of_functions(self) -> list[Any]:
@@ -131,10 +166,51 @@ class Watch:
             parent = survey.parents[number][0]
             if id(value) in known or (parent >= 0 and _is_copy(survey.nodes[parent][0])):
                 continue
-            self._node(record, value)
+            if record is methods._record_method:
+                self._method(survey, *value)
+            else:
+                self._node(record, value)
         for cls in _classes(survey):
             self._views.append(vars(cls).values())
-        self._views.append(vars(torch.nn.functional).values())
+        self._views.append(vars(torch.Tensor).values())
+        # What a forward may find hung on a tensor: new ones show in the number of them.
+        self._containers += map(vars, survey.tensors)
+        self._views += [vars(tensor).values() for tensor in survey.tensors if vars(tensor)]
+
+    def _walked(self, walk: Walk) -> None:
+        """What else was fingerprinted: classes of arguments, functions that were put into libraries."""
+        for number, (record, value) in enumerate(walk.nodes):
+            parent = walk.parents[number][0]
+            if isinstance(value, torch.Tensor):
+                self._tensors.append(value)
+            elif parent >= 0 and _is_copy(walk.nodes[parent][0]):
+                continue
+            elif record is methods._record_method:
+                self._method(walk, *value)
+            else:
+                self._node(record, value)
+
+    def _method(self, walk: Walk, function: Any, owner: Any) -> None:
+        """A bound method that reads some attributes of its object: these, where the object did not count whole."""
+        if id(owner) in walk.numbers or type(function) is not FunctionType or isinstance(owner, type | ModuleType):
+            return
+        state = attributes_of(owner)
+        for name in facts_of(function.__code__).self_reads or ():
+            self._pair(state, name)
+        self._objects.append(owner)
+        self._slots(owner)
+        self._class(type(owner))
+
+    def _class(self, cls: type) -> None:
+        self._getters.append(partial(getattr, cls, "__mro__"))
+        for base in cls.__mro__:
+            if not _is_library(base):
+                self._views.append(vars(base).values())
+
+    def _slots(self, value: Any) -> None:
+        if any("__slots__" in vars(base) for base in type(value).__mro__):
+            found = [item for item in objects._slots(type(value)) if item.__name__[:2] != "__"]
+            self._getters += [partial(_slot, descriptor, value) for descriptor in found]
 
     def _module(self, module: Any) -> set[int]:
         state = module.__dict__
@@ -165,41 +241,35 @@ class Watch:
         kind = type(value)
         if kind is FunctionType:
             self._function(value)
-        elif isinstance(value, dict):
-            self._views += (value.values(), value.keys())
-        elif isinstance(value, list) or kind.__name__ == "deque":
-            self._views.append(value)
-        elif isinstance(value, set):
-            self._sets.append((value, frozenset(value)))
         elif isinstance(value, type):
-            self._views.append(vars(value).values())
-        elif isinstance(value, bytearray) or kind.__name__ == "ndarray":
-            content = bytes(value) if isinstance(value, bytearray) else value.tobytes()
-            if len(content) > _ARRAY_LIMIT:
-                raise NotHotError(
-                    f"a {kind.__name__} of {len(content)} bytes is read", "make it a tensor of the module"
-                )
-            if kind.__name__ == "ndarray":
-                self._arrays.append((value, content))
-            else:
-                self._sets.append((value, content))
+            self._class(value)
         elif isinstance(value, ModuleType):
             self._views.append(vars(value).values())
-        elif not isinstance(value, tuple | torch.Tensor):
+        elif isinstance(value, dict | MappingProxyType):
+            self._views += (value.values(), value.keys())
+        elif isinstance(value, list | set | deque):
+            self._views.append(value)  # of a set also the order, which a loop sees
+        elif isinstance(value, bytearray | array) or kind.__name__ == "ndarray":
+            self._content(value, kind)
+        elif isinstance(value, partial):
+            self._getters += [partial(getattr, value, name) for name in ("func", "args", "keywords")]
+        elif isinstance(value, functools._lru_cache_wrapper):
+            self._getters.append(partial(_is_unused, value))
+        if not isinstance(value, type | ModuleType | FunctionType | torch.Tensor) and kind is not tuple:
             self._instance(value)
+
+    def _content(self, value: Any, kind: type) -> None:
+        content = bytes(value) if isinstance(value, bytearray) else value.tobytes()
+        if len(content) > _ARRAY_LIMIT:
+            raise NotHotError(f"a {kind.__name__} of {len(content)} bytes is read", "make it a tensor of the module")
+        (self._bytes if isinstance(value, bytearray) else self._arrays).append((value, content))
 
     def _instance(self, value: Any) -> None:
         self._objects.append(value)
         state = getattr(value, "__dict__", None)
         if isinstance(state, dict):
             self._views += (state.values(), state.keys())
-        for base in type(value).__mro__:
-            slots = vars(base).get("__slots__")
-            if slots and not _is_library(base):
-                raise NotHotError(
-                    f"an object with slots ({type(value).__qualname__}) is read: its changes are not seen",
-                    "use an ordinary class or dataclass",
-                )
+        self._slots(value)
 
     def _function(self, function: FunctionType) -> None:
         self._functions.append(function)
@@ -209,8 +279,11 @@ class Watch:
             except ValueError:
                 raise NotHotError(f"{function.__qualname__} closes over a name that is not bound yet") from None
             self._cells.append(cell)
+        self._containers.append(function.__dict__)
         if function.__dict__:
             self._views.append(function.__dict__.values())
+        if function.__kwdefaults__:
+            self._views.append(function.__kwdefaults__.values())
         if installed.home(function) is not None:
             return
         facts = facts_of(function.__code__)
@@ -227,6 +300,8 @@ class Watch:
         namespace = function.__globals__
         if isinstance(root, str):
             self._pair(namespace, root)
+            if root not in namespace:
+                self._pair(vars(builtins), root)
             value = namespace.get(root)
         else:
             name = root[1].partition(".")[0] if root[3] else root[1]
@@ -243,6 +318,44 @@ class Watch:
     def _pair(self, namespace: dict[str, Any], name: Any) -> None:
         self._namespaces.append(namespace)
         self._names.append(name)
+
+
+_ABSENT = object()
+
+
+def _slot(descriptor: Any, value: Any) -> Any:
+    try:
+        return descriptor.__get__(value, type(value))
+    except AttributeError:
+        return _ABSENT  # a slot that nothing was put into
+
+
+def _is_unused(cached: Any) -> bool:
+    """Whether an lru_cache is empty: what is in one may be from before something it reads was changed."""
+    return not cached.cache_info().currsize
+
+
+def _grouped(places: list[Place]) -> list[tuple[Any, dict[str, Any], Any]]:
+    """For each namespace something that takes all of the names from it at once, and what it took."""
+    names: dict[int, tuple[dict[str, Any], list[str]]] = {}
+    for namespace, _, name in places:
+        names.setdefault(id(namespace), (namespace, []))[1].append(name)
+    return [(getter, space, getter(space)) for space, wanted in names.values() for getter in (itemgetter(*wanted),)]
+
+
+_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def _as_integers(tensor: Any) -> tuple[Any, Any] | None:
+    """A small tensor to compare with a copy of it: writing through ``.data`` or NumPy leaves its version alone.
+
+    Bit by bit, because NaN is not NaN. Not on a GPU, which would have to be waited for.
+    """
+    size = tensor.element_size()
+    if tensor.device.type != "cpu" or size not in _INTEGERS or tensor.numel() * size > _ARRAY_LIMIT:
+        return None
+    bits = tensor.detach().view(_INTEGERS[size])
+    return bits, bits.clone()
 
 
 def _is_global_hooks(name: str, held: Any) -> bool:
