@@ -2,13 +2,14 @@
 
     pack       sealed(index) member*          what = "pack", key = BLAKE3 of the index, which is its name too
     index      row*
-    row        digest[32] offset:u64 length:u64 check[32] size:u64 encoding:u8
+    row        digest[32] offset:u64 length:u64 check[64] size:u64 encoding:u8
+    check      BLAKE3[32] SHA-256[32]         of the member as it travels; a reader compares one of them
     member     an entry as wire packs it; offset counts from the first member
 
     manifest   sealed(list)                   what = "workload", key = its name
     list       canonical mapping: name, packs, singles; a pack is id, start, size and its index; packed with zstd
 
-The index is signed and holds the BLAKE3 of every member, so a member is checked by
+The index is signed and holds the digests of every member, so a member is checked by
 itself: one ranged read brings any run of them. The manifest repeats the indexes, so
 that whoever starts a workload knows after one request what is missing and where it is.
 """
@@ -18,6 +19,7 @@ from __future__ import annotations
 import struct
 
 from ..keys.digest import decode, encode
+from ..trust.checks import check_of, matches
 from ..trust.seal import RejectedError, digest, seal
 from . import wire
 
@@ -39,7 +41,7 @@ _MOST_MEMBERS = 20_000
 #: A manifest unpacked: rows for about half a million entries.
 LARGEST_MANIFEST = 64 << 20
 
-_ROW = struct.Struct("<32sQQ32sQB")
+_ROW = struct.Struct("<32sQQ64sQB")
 
 
 class Row:
@@ -57,7 +59,7 @@ class Row:
 
     def open(self, packed: Bytes, scope: str, signer: str, limit: int) -> Entry:
         """The entry, its bytes checked against the signed index. Raises RejectedError."""
-        if len(packed) != self.length or digest(packed) != self.check:
+        if len(packed) != self.length or not matches(packed, self.check):
             raise RejectedError("its bytes are not those it was signed for", "payload")
         return wire.read_entry(wire.unpack(packed, self.encoding, self.size, limit), self.digest, scope, signer)
 
@@ -108,7 +110,7 @@ def build(
         if rows and (filled + len(packed) > most or len(rows) >= number):
             yield _finish(rows, members, scope, signer)
             rows, members, filled = [], [], 0
-        rows.append(_ROW.pack(bytes.fromhex(key), filled, len(packed), digest(packed), size, encoding))
+        rows.append(_ROW.pack(bytes.fromhex(key), filled, len(packed), check_of(packed), size, encoding))
         members.append(packed)
         filled += len(packed)
     if rows:

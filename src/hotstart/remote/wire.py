@@ -23,6 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from ..store.entry import BytesLike
     from ..trust.seal import Bytes, Statement
 
 RAW, ZSTD = 0, 1
@@ -69,14 +70,17 @@ def pack_entry(entry: Entry) -> tuple[bytes, int, int]:
     return body, RAW, len(body)
 
 
-def unpack(packed: Bytes, encoding: int, size: int, limit: int = LARGEST_ENTRY) -> bytes:
-    """The body, exactly ``size`` bytes of it; not one more is ever made. Raises RejectedError."""
+def unpack(packed: Bytes, encoding: int, size: int, limit: int = LARGEST_ENTRY) -> Bytes:
+    """The body, exactly ``size`` bytes of it; not one more is ever made. Raises RejectedError.
+
+    One that travelled as it is comes back as it is, not copied: who hands in what may still change copies first.
+    """
     if not 0 <= size <= limit:
         raise RejectedError(f"it says that it holds {size} bytes", "oversize")
     if encoding == RAW:
         if len(packed) != size:
             raise RejectedError("it is not as long as it says", "payload")
-        return bytes(packed)
+        return packed
     if encoding != ZSTD:
         raise RejectedError(f"encoding {encoding} is not known", "other_version")
     module = zstd()
@@ -94,11 +98,30 @@ def unpack(packed: Bytes, encoding: int, size: int, limit: int = LARGEST_ENTRY) 
 
 
 class Received(Entry):
-    """An entry from a remote. Its kind and name came beside it: no need to take its description apart to file it."""
+    """An entry from a remote. Its kind and name came beside it: no need to take its description apart to file it.
+
+    Its artifacts are cut out of the body as it came when somebody asks for them: most only pass through to the store.
+    """
 
     __slots__ = ("beside",)
 
     beside: tuple[str, str]
+
+    def __getitem__(self, name: str) -> bytes:
+        value = self._table[name]
+        if type(value) is not bytes:
+            value = self._table[name] = bytes(self._inline[value[0] : value[1]])
+        return value
+
+    def parts(self) -> dict[str, BytesLike]:
+        body = memoryview(self._inline)
+        return {
+            name: value if type(value) is bytes else body[value[0] : value[1]] for name, value in self._table.items()
+        }
+
+    def at(self, tier: str) -> Entry:
+        parts: dict[str, bytes | tuple[int, int]] = dict(self.items())
+        return Entry(self.digest, tier, self.cost, self.created, self.size, parts, b"", self._about)
 
     @property
     def kind(self) -> str:
@@ -109,7 +132,7 @@ class Received(Entry):
         return self.beside[1]
 
 
-def read_entry(body: bytes, digest: str, scope: str, signer: str) -> Entry:
+def read_entry(body: Bytes, digest: str, scope: str, signer: str) -> Entry:
     """The entry in a body. Raises RejectedError for anything that we would not have written.
 
     Its provenance says from now on who signed it and for which scope: what ``ls --long``
@@ -122,7 +145,7 @@ def read_entry(body: bytes, digest: str, scope: str, signer: str) -> Entry:
             ends.append(ends[-1] + length)
         if ends[-1] > len(body) or rows > _MOST_ROWS:
             raise ValueError("malformed data: it ends too early")
-        described = body[ends[2] : ends[3]] + _with_signer(body[ends[3] : ends[4]], scope, signer)
+        described = bytes(body[ends[2] : ends[3]]) + _with_signer(bytes(body[ends[3] : ends[4]]), scope, signer)
         if not signer:
             # What a trusted key signed was written by this code; a stranger's may be anything.
             _check_about(described)
@@ -138,7 +161,7 @@ def read_entry(body: bytes, digest: str, scope: str, signer: str) -> Entry:
     return received
 
 
-def _table(body: bytes, at: int, rows: int) -> dict[str, bytes | tuple[int, int]]:
+def _table(body: Bytes, at: int, rows: int) -> dict[str, bytes | tuple[int, int]]:
     sizes: dict[str, int] = {}
     for _ in range(rows):
         length, size = _ROW.unpack_from(body, at)
@@ -159,7 +182,7 @@ def _raw(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def _text(raw: bytes) -> str:
+def _text(raw: Bytes) -> str:
     return str(raw, "utf-8", "surrogatepass")
 
 

@@ -9,7 +9,7 @@ is not there. Pushing again sends only what is new, and merges small packs.
 from __future__ import annotations
 
 import threading
-from queue import SimpleQueue
+from queue import Queue
 
 from ..errors import UsageError
 from ..log import say
@@ -19,6 +19,7 @@ from ..trust.seal import RejectedError, Sealed, Trust
 from . import wire
 from .contract import AbsentError, BrokenError, RemoteError, in_parallel
 from .packs import LARGEST_MANIFEST, LARGEST_PACK, Manifest, Pack, build, fits
+from .streams import Workers, members_of
 from .tier import RemoteTier
 
 TYPE_CHECKING = False
@@ -27,8 +28,10 @@ if TYPE_CHECKING:
 
     from ..store.entry import Entry
     from ..store.local import LocalStore
+    from .contract import Bytes
     from .guard import Guarded
     from .packs import Row
+    from .streams import Members
 
     Progress = Callable[[int, int], object]
 
@@ -38,8 +41,8 @@ _STREAMS = 2
 #: Threads that check and keep what came.
 _WORKERS = 2
 
-#: How often a stream that broke is taken up again where it ended.
-_RESUMES = 3
+#: What came and waits for a worker, in pieces of a stream.
+_WAITING = 4
 
 #: A pack smaller than this is merged into the next one that is pushed.
 _SMALL_PACK = LARGEST_PACK // 2
@@ -149,7 +152,7 @@ def _read_manifest(
         sealed.check_payload(payload)
         said = sealed.statement
         body = wire.unpack(payload, said.encoding, said.size, LARGEST_MANIFEST)
-        return Manifest.read(body, name, said.producer), found.tag
+        return Manifest.read(bytes(body), name, said.producer), found.tag
     except RejectedError as error:
         tier.counters.add(f"remote.rejected.{error.cause}")
         say("warning", f"{remote.shown}: workload {name} is not used: {error}", once=f"workload {error.cause}")
@@ -176,72 +179,40 @@ def _pull_packs(
     total = sum(row.length for _, rows in wanted for row in rows)
     entries, size = done.entries, done.bytes  # of scopes before this one
 
-    def keep(row: Row, packed: memoryview) -> None:
+    def check(row: Row, packed: Bytes) -> Draft | None:
         try:
-            entry = row.open(packed, scope, manifest.signer, tier.limit)
+            return Draft.of(row.open(packed, scope, manifest.signer, tier.limit))
         except RejectedError as error:
             tier.counters.add(f"remote.rejected.{error.cause}")
             say("warning", f"{remote.shown}: an entry is not used: {error}", once=f"rejected {error.cause}")
-            return
-        if disk.write(Draft.of(entry)):
-            done.count("entries")
-            done.count("bytes", row.length)
-            if progress is not None:
-                progress(done.bytes - size, total)
+            return None
+
+    def keep(members: Members) -> None:
+        checked = [(row, draft) for row, packed in members if (draft := check(row, packed)) is not None]
+        kept = disk.write_many([draft for _, draft in checked])
+        done.count("entries", sum(kept))
+        done.count("bytes", sum(row.length for (row, _), is_kept in zip(checked, kept, strict=True) if is_kept))
+        if progress is not None and any(kept):
+            progress(done.bytes - size, total)
 
     def fetch(item: tuple[Pack, list[Row]]) -> None:
         pack, rows = item
         try:
-            for row, packed in _members(remote, pack_name(scope, pack.id), pack.start, rows):
-                arrived.put((row, packed))
+            for members in members_of(remote, pack_name(scope, pack.id), pack.start, rows):
+                arrived.put(members)
         except RemoteError:
             pass  # counted by its guard; what is missing is counted below
 
-    # Checking, unpacking and writing let go of the interpreter, so two threads at it keep two cores busy,
-    # also when all comes in one pack. The queue is bounded by the packs that are under way.
-    arrived: SimpleQueue[tuple[Row, memoryview] | None] = SimpleQueue()
-
-    def work() -> None:
-        while (item := arrived.get()) is not None:
-            keep(*item)
-
-    workers = [threading.Thread(target=work, daemon=True) for _ in range(_WORKERS)]
-    for worker in workers:
-        worker.start()
+    # Checking, unpacking and writing let go of the interpreter, so threads at it keep the cores busy, also when all
+    # comes in one pack. What waits is bounded: a few megabytes that are used again and again cost fewer page faults.
+    arrived: Queue[Members | None] = Queue(_WAITING)
+    workers = Workers(_WORKERS, arrived, keep)
     # The largest first: they end last.
     in_parallel(fetch, sorted(wanted, key=lambda item: -item[0].size), _STREAMS)
-    for _ in workers:
-        arrived.put(None)
-    for worker in workers:
-        worker.join()
+    workers.end()
     done.failed += sum(len(rows) for _, rows in wanted) - (done.entries - entries)
     tier.counters.add("remote.pulled", done.entries - entries)
     tier.counters.add("remote.bytes_read", done.bytes - size)
-
-
-def _members(remote: Guarded, name: str, start: int, rows: list[Row]) -> Iterator[tuple[Row, memoryview]]:
-    """The rows with their bytes, as they come: one request from the first to the last, gaps and all.
-
-    Several ranges would spare the gaps and cost a round trip each; packs are pushed as
-    they were first needed together, so gaps are rare.
-    """
-    begin, end = rows[0].offset, rows[-1].offset + rows[-1].length
-    buffer = bytearray(end - begin)
-    view = memoryview(buffer)
-    got, following = 0, 0
-    for attempt in range(_RESUMES + 1):
-        try:
-            for piece in remote.stream(name, start + begin + got, end - begin - got):
-                view[got : got + len(piece)] = piece
-                got += len(piece)
-                while following < len(rows) and rows[following].offset + rows[following].length - begin <= got:
-                    row = rows[following]
-                    yield row, view[row.offset - begin : row.offset - begin + row.length]
-                    following += 1
-            return
-        except BrokenError:
-            if attempt == _RESUMES:
-                raise
 
 
 def _pull_single(tier: RemoteTier, disk: LocalStore, digest: str, done: Transfer) -> None:

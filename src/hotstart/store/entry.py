@@ -114,7 +114,7 @@ class Entry:
         created: int,
         size: int,
         table: dict[str, bytes | tuple[int, int]],
-        inline: bytes,
+        inline: BytesLike,
         about: bytes,
     ) -> None:
         self.digest = digest
@@ -124,7 +124,7 @@ class Entry:
         self.size = size
         #: Each artifact, or where in ``inline`` it lies.
         self._table = table
-        self._inline = inline
+        self._inline: bytes = inline  # type: ignore[assignment]  # or a view of bytes, where a subclass cuts it itself
         self._about = about
 
     def __getitem__(self, name: str) -> bytes:
@@ -152,6 +152,10 @@ class Entry:
 
     def items(self) -> list[tuple[str, bytes]]:
         return [(name, self[name]) for name in self._table]
+
+    def parts(self) -> Mapping[str, BytesLike]:
+        """As ``items``, for who only passes them on: views where ``bytes`` would be a copy."""
+        return dict(self.items())
 
     def __bool__(self) -> bool:
         return True  # an entry without artifacts is still a hit
@@ -229,8 +233,8 @@ class Draft:
         )
         self._place(artifacts)
 
-    def _place(self, artifacts: Mapping[str, BytesLike]) -> None:
-        """Small artifacts inside the file, large ones beside it."""
+    def _place(self, artifacts: Mapping[str, BytesLike], own: bool = True) -> None:
+        """Small artifacts inside the file, large ones beside it; with ``own``, in bytes that cannot change any more."""
         self.artifacts: dict[str, bytes] = {}
         self.small: list[str] = []
         self.large: list[str] = []
@@ -238,9 +242,9 @@ class Draft:
         for name, data in artifacts.items():
             if name not in _KNOWN_NAMES:
                 check_name(name)
-            if type(data) is not bytes:
+            if type(data) is not bytes and own:
                 data = _own(name, data)
-            self.artifacts[name] = data
+            self.artifacts[name] = data  # type: ignore[assignment]  # or a view of bytes, on its way to disk only
             size = len(data)
             if size <= _TINY or (size <= INLINE_LIMIT and total + size <= INLINE_TOTAL):
                 self.small.append(name)
@@ -250,11 +254,11 @@ class Draft:
 
     @classmethod
     def of(cls, entry: Entry) -> Draft:
-        """An entry that is stored already, on its way to another store: unchanged."""
+        """An entry that is stored already, on its way to another store: unchanged, and views stay views."""
         draft = cls.__new__(cls)
         draft.digest, draft.kind, draft.name = entry.digest, entry.kind, entry.name
         draft.cost, draft.created, draft.about = entry.cost, entry.created, entry.about()
-        draft._place(dict(entry.items()))
+        draft._place(entry.parts(), own=False)
         return draft
 
     def entry(self, tier: str) -> Entry:

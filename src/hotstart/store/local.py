@@ -28,13 +28,14 @@ from .entry import DamagedError, Draft, Entry, OtherVersionError, attach, read_e
 from .eviction import POLICIES
 from .gc import sweep_temporary
 from .ledger import Ledger, pack_put
-from .naming import name_entry
+from .naming import Ready, name_entry, name_together
 from .sizes import parse_size
 from .upkeep import Upkeep
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _thread import LockType
+    from collections.abc import Sequence
 
     from .counters import Counters
 
@@ -258,12 +259,8 @@ class LocalStore:
 
     def write(self, draft: Draft) -> bool:
         """Store an entry; whether it did. True means: under its name, whole, readable from now on."""
-        if self.unwritable:
-            self.counters.add("refused.unwritable")
+        if not self._may_write():
             return False
-        if not self._swept:
-            self._swept = True
-            sweep_temporary(self)
         staged: list[Staged] = []
         temporary = None
         try:
@@ -281,18 +278,7 @@ class LocalStore:
                 self.counters.add("refused.oversize")
                 return False
             temporary = self._write_temporary(pieces, size)
-            record = pack_put(
-                bytes.fromhex(draft.digest),
-                size,
-                # After writing, so that the time the kernel gave the file is not later: that would look like a use.
-                time_ns(),
-                draft.created,
-                draft.cost,
-                draft.kind,
-                draft.name,
-                [(bytes.fromhex(blob.address), blob.size) for blob in staged],
-            )
-            stored = name_entry(self, draft, record, size, temporary, staged)
+            stored = name_entry(self, draft, _record(draft, size, staged), size, temporary, staged)
             if stored:
                 temporary = None
             return stored
@@ -304,6 +290,62 @@ class LocalStore:
                 remove(temporary)
             for blob in staged:
                 remove(blob.temporary)
+
+    def write_many(self, drafts: Sequence[Draft]) -> list[bool]:
+        """As ``write`` of each, in one turn of the lock where that is enough: for whoever brings many at once.
+
+        Keep it to some tens: others wait for the turn.
+        """
+        if not self._may_write():
+            return [False] * len(drafts)
+        ready = self._write_ahead(drafts)
+        named = name_together(self, list(ready.values()))
+        done = []
+        for draft in drafts:
+            item = ready.pop(draft.digest, None)
+            if named is not None and draft.digest in named:
+                done.append(True)
+            elif item is None:
+                done.append(self.write(draft))
+            elif named is None:
+                remove(item.temporary)  # no turn to be had: dropped, as ``write`` would
+                done.append(False)
+            else:
+                done.append(self._name_alone(item))
+        return done
+
+    def _write_ahead(self, drafts: Sequence[Draft]) -> dict[str, Ready]:
+        """The files of these, by digest, under temporary names; without those that have blobs, or that do not fit."""
+        ready: dict[str, Ready] = {}
+        try:
+            for draft in drafts:
+                pieces, size = draft.pieces({}) if not draft.large else ([], 0)
+                if draft.digest not in ready and not draft.large and size - self.allowance <= self.max_size:
+                    temporary = self._write_temporary(pieces, size)
+                    ready[draft.digest] = Ready(draft, _record(draft, size, []), size, temporary)
+        except OSError:
+            pass  # the rest is tried by itself, and the error counted then
+        return ready
+
+    def _name_alone(self, item: Ready) -> bool:
+        stored = False
+        try:
+            stored = name_entry(self, item.draft, item.record, item.size, item.temporary, [])
+        except OSError as error:
+            self.counters.error("write", error)
+        finally:
+            if not stored:
+                remove(item.temporary)
+        return stored
+
+    def _may_write(self) -> bool:
+        if self.unwritable:
+            self.counters.add("refused.unwritable")
+            return False
+        if not self._swept:
+            self._swept = True
+            sweep_temporary(self)
+        return True
 
     def _write_temporary(self, pieces: list[bytes], size: int) -> str:
         path = self._temporary + files.unique_name()
@@ -402,3 +444,18 @@ class LocalStore:
         self.hits, self.saved, self.written, self._hit_lock = 0, 0.0, 0, allocate_lock()
         self.ledger.after_fork()
         self.upkeep.after_fork()
+
+
+def _record(draft: Draft, size: int, staged: list[Staged]) -> bytes:
+    """What the ledger keeps of an entry whose file, of ``size`` bytes, has just been written."""
+    return pack_put(
+        bytes.fromhex(draft.digest),
+        size,
+        # After writing, so that the time the kernel gave the file is not later: that would look like a use.
+        time_ns(),
+        draft.created,
+        draft.cost,
+        draft.kind,
+        draft.name,
+        [(bytes.fromhex(blob.address), blob.size) for blob in staged],
+    )

@@ -75,6 +75,62 @@ def name_entry(store: LocalStore, draft: Draft, record: bytes, size: int, tempor
     return False
 
 
+class Ready:
+    """An entry without blobs whose file is written: ``size`` bytes at ``temporary``, for the ledger's ``record``."""
+
+    __slots__ = ("draft", "record", "size", "temporary")
+
+    def __init__(self, draft: Draft, record: bytes, size: int, temporary: str) -> None:
+        self.draft = draft
+        self.record = record
+        self.size = size
+        self.temporary = temporary
+
+
+def name_together(store: LocalStore, ready: list[Ready]) -> set[str] | None:
+    """Name these in one turn; the digests of those that have their names now. None when there was no turn to be had.
+
+    Only what is new and fits as things are: whatever has to make room or to replace another is left to ``name_entry``,
+    and so is what the disk does not take. Killed on the way, as there: records too many, never an entry without one.
+    """
+    if not store.acquire():
+        return None
+    named: set[str] = set()
+    try:
+        new = {item.draft.digest: item for item in ready if not files.access(store.path(item.draft.digest), os.F_OK)}
+        total = sum(item.size for item in new.values())
+        if store.durable or not new or not store.upkeep.has_room(total):
+            return named
+        book = store.ledger
+        for item in new.values():
+            book.append(item.record)
+        book.bytes += total
+        book.entries += len(new)
+        book.save()
+        try:
+            for digest, item in new.items():
+                _rename(item.temporary, store.path(digest))
+                named.add(digest)
+                store.written += item.size
+        except OSError:
+            _take_back(store, [item for digest, item in new.items() if digest not in named])
+    except OSError:
+        pass  # what has no name is tried by itself, and the error counted then; until counted anew totals are too high
+    finally:
+        store.ledger.release()
+    return named
+
+
+def _take_back(store: LocalStore, lost: list[Ready]) -> None:
+    """These were recorded and did not get their names."""
+    book = store.ledger
+    for item in lost:
+        book.forget(bytes.fromhex(item.draft.digest))
+        book.bytes -= item.size
+        book.entries -= 1
+    book.save()
+
+
 def _changes(store: LocalStore, path: str, staged: list[Staged]) -> tuple[int, dict[str, int]]:
     """The size of the file that is replaced, -1 for none, and the blobs that are new, with theirs."""
     try:
@@ -110,11 +166,7 @@ def _name(
     try:
         for blob in staged:
             store.blobs.adopt(blob)
-        try:
-            files.rename(temporary, path)
-        except FileNotFoundError:
-            _make_directories(path)
-            files.rename(temporary, path)
+        _rename(temporary, path)
     except OSError:
         # Take the record back. Blobs that have their names stay counted, and are collected as loose.
         named = {blob.address for blob in staged if blob.temporary is None}
@@ -132,6 +184,14 @@ def _name(
     store.written += new
     if store.durable:
         files.sync_directory(os.path.dirname(path))
+
+
+def _rename(temporary: str, path: str) -> None:
+    try:
+        files.rename(temporary, path)
+    except FileNotFoundError:
+        _make_directories(path)
+        files.rename(temporary, path)
 
 
 def _make_directories(path: str) -> None:
