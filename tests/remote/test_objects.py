@@ -104,7 +104,7 @@ def test_no_answer_is_timed_out(s3_url: str, silent_port: int) -> None:
 
 @pytest.mark.parametrize("url", ["gs://bucket/prefix", "az://container/prefix?account=team"])
 def test_the_other_clouds_open_without_asking_anybody(url: str) -> None:
-    """No server of theirs runs on loopback: what can be shown here is that opening costs nothing and prints nothing."""
+    """What they do once asked is in test_clouds.py, where there is somebody to ask."""
     remote = open_remote(url)
     assert remote.requests == 0
     assert remote.shown == url.partition("?")[0]

