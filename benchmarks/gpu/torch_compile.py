@@ -244,10 +244,25 @@ def worker(way: str, case: str, device: str, quick: bool) -> dict[str, Any]:
             answer["why not"] = "" if answer["hit"] else why_not(model, args, kwargs, mode)
             plain = torch.compile(model, mode=plain_mode)
             plain(*args, **kwargs)
+            others = count_others(compiled._engine)
             both = {"ours": lambda: compiled(*args, **kwargs), "torch": lambda: plain(*args, **kwargs)}
             answer["step ms"] = steady(both, device)
             answer["ratio"] = round(answer["step ms"]["ours"] / answer["step ms"]["torch"], 4)
+            answer["steps by torch.compile"] = len(others)
     return answer
+
+
+def count_others(engine: Any) -> list[None]:
+    """A list that grows by one with each call that no package serves."""
+    calls: list[None] = []
+    run = engine.run_plain
+
+    def counted(args: Any, kwargs: Any) -> Any:
+        calls.append(None)
+        return run(args, kwargs)
+
+    engine.run_plain = counted
+    return calls
 
 
 def why_not(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mode: str | None) -> str:
@@ -363,6 +378,8 @@ def judge(found: dict[str, Any]) -> list[str]:
             short.append(f"{case}: Dynamo was imported")
         if not ours["right"]:
             short.append(f"{case}: off from eager by {ours['off']}")
+        if ours["steps by torch.compile"]:
+            short.append(f"{case}: {ours['steps by torch.compile']} steps were torch.compile's")
         if ours["ratio"] > 1.03:
             short.append(f"{case}: a step takes {ours['ratio']} of torch.compile's")
     return short
@@ -373,6 +390,7 @@ def main() -> int:
     parser.add_argument("cases", nargs="*", choices=[[], *CASES], help="which models; all unless given")
     parser.add_argument("--cpu", action="store_true", help="on the CPU")
     parser.add_argument("--quick", action="store_true", help="small models")
+    parser.add_argument("--root", help="an empty folder for stores and caches, which is kept")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     device = "cpu" if arguments.cpu else "cuda"
@@ -382,11 +400,12 @@ def main() -> int:
     import torch
 
     cases = arguments.cases or list(USUAL)
-    root = tempfile.mkdtemp(prefix="hotstart-torch-")
+    root = arguments.root or tempfile.mkdtemp(prefix="hotstart-torch-")
     try:
         found = Bench(root, device, arguments.quick).run(cases)
     finally:
-        shutil.rmtree(root, ignore_errors=True)
+        if not arguments.root:
+            shutil.rmtree(root, ignore_errors=True)
     short = judge(found)
     print(table(found))
     for line in short:

@@ -10,6 +10,7 @@ costs the caller a new key, never a wrong result.
 from __future__ import annotations
 
 from operator import getitem, is_
+from threading import RLock
 
 import torch
 
@@ -43,13 +44,15 @@ class Package:
 
     __slots__ = (
         *("_bound", "_conditions", "_containers", "_device", "_early", "_guards", "_hung", "_inputs", "_loader"),
-        *("_mutated", "_names", "_numbers", "_outputs", "_pattern", "_plain_inputs", "_ranges", "_rebound"),
+        *("_lock", "_mutated", "_names", "_numbers", "_outputs", "_pattern", "_plain_inputs", "_ranges", "_rebound"),
         *("_settings", "_single", "_symbols", "_template", "_tensors", "_watch", "digest"),
     )
 
     def __init__(self, call: Call, loader: Any, about: dict[str, Any], digest: str) -> None:
         self.digest = digest
         self._loader = loader
+        # The loader is one for one thread at a time, and a thread may come back to it from a finalizer.
+        self._lock = RLock()
         self._device = call.device
         self._template = call.template
         self._inputs = len(call.leaves)
@@ -61,9 +64,6 @@ class Package:
         self._symbols: list[list[Any]] = about["symbols"]
         self._conditions: list[Any] = about["conditions"]
         self._ranges = call.ranges
-        # With a GPU the call returns while it runs: what is checked after it costs nothing. Not
-        # where the call writes to its inputs, which could not be taken back.
-        self._early = call.device[0] == "cpu" or bool(self._mutated)
         self._pattern = _pattern(call.leaves)
         self.attach(call)
 
@@ -71,6 +71,9 @@ class Package:
         """Take the call's tensors, settings and Python state as those that were checked."""
         survey = call.survey
         self._settings = call.now
+        # With a GPU the call returns while it runs: what is checked after it costs nothing. Not
+        # where the call writes to its inputs, which could not be taken back.
+        self._early = call.device[0] == "cpu" or bool(self._mutated)
         self._containers = [container for container, _ in survey.slots]
         self._names = [name for _, name in survey.slots]
         self._bound = list(map(getitem, self._containers, self._names))
@@ -140,6 +143,7 @@ class Package:
         else:
             outputs = self._run([*tensors, *leaves])
             if not self._watch.same():
+                self._early = True  # until it is attached anew: the GPU must not work in vain at every call
                 return OTHER
         if self._single:
             return outputs[0]
@@ -148,9 +152,10 @@ class Package:
     def _run(self, tensors: list[Any]) -> list[Any]:
         kind, index = self._device
         if kind == "cuda" and index >= 0 and torch._C._cuda_getDevice() != index:
-            with torch.cuda.device(index):  # the loader takes the current device's stream
+            with torch.cuda.device(index), self._lock:  # the loader takes the current device's stream
                 return self._loader.run(tensors)  # type: ignore[no-any-return]
-        return self._loader.run(tensors)  # type: ignore[no-any-return]
+        with self._lock:
+            return self._loader.run(tensors)  # type: ignore[no-any-return]
 
     def _rebind(self, bound: list[Any], leaves: Any) -> bool:
         """Tensors were replaced: take the new ones, if they are alike and tied as the old ones were."""

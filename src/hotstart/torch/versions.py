@@ -21,16 +21,25 @@ OLDEST, NEWEST = (2, 11), (2, 13)
 _MODEL = "model"
 
 
+def _release() -> tuple[int, ...]:
+    return tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2] if part.isdigit())
+
+
 def unsupported() -> str:
     """Why this torch is not used with packages; "" when it is."""
-    release = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2] if part.isdigit())
-    if not OLDEST <= release <= NEWEST:
+    if not OLDEST <= _release() <= NEWEST:
         tried = " to ".join(".".join(map(str, end)) for end in (OLDEST, NEWEST))
         return f"torch {torch.__version__} is outside the tested range ({tried})"
     guards: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
     if not hasattr(guards, "TensorGuards") or not hasattr(getattr(torch._C, "_aoti", None), "AOTIModelPackageLoader"):
         return f"this build of torch {torch.__version__} has no package loader"
     return ""
+
+
+def own_ptxas() -> str:
+    """What Inductor sets TRITON_PTXAS_PATH to as it compiles, if it is not set and the file is there."""
+    home = os.path.dirname(torch.__file__)
+    return f"{home}/bin/ptxas" if _release() < (2, 13) else f"{home}/_inductor/bin/ptxas"
 
 
 def tensor_guards(tensors: Sequence[Any], sizes: Sequence[Any], strides: Sequence[Any]) -> Any:
@@ -48,9 +57,15 @@ def tensor_guards(tensors: Sequence[Any], sizes: Sequence[Any], strides: Sequenc
 
 
 def load(path: str, device_index: int) -> Any:
-    """The loaded package; its ``run(list of tensors)`` gives a list of tensors. Raises RuntimeError."""
+    """The loaded package; its ``run(list of tensors)`` gives a list of tensors. Raises RuntimeError.
+
+    ``run`` is for one thread at a time. The other kind that torch has keeps a pool of
+    instances of the model, and before it uses one again waits for the GPU to have ended
+    the call before: of one instance each call waits for the last, which no torch.compile does.
+    """
     aoti: Any = torch._C._aoti
-    return aoti.AOTIModelPackageLoader(path, _MODEL, False, 1, device_index)
+    single_threaded, instances = True, 1
+    return aoti.AOTIModelPackageLoader(path, _MODEL, single_threaded, instances, device_index)
 
 
 def unlifted(program: Any) -> Any:
@@ -68,6 +83,10 @@ def compile_package(module: Any, inputs: tuple[Any, ...], options: dict[str, Any
     import torch._inductor
     from torch._inductor.package import package_aoti
 
+    if _release() == (2, 11):
+        from .gemm import offer_bias
+
+        offer_bias()
     made: Any = torch._inductor.aot_compile(module, inputs, options={**options, "aot_inductor.package": True})
     with tempfile.TemporaryDirectory() as empty:
         package_aoti(path, [_without_source(file, empty) for file in made])
