@@ -1,11 +1,12 @@
 """Ten thousand nodes against a modelled object store: what flight and packs save, and what they cost.
 
-    python -m benchmarks.simulation [--quick] [--plot FILE]
+    python -m benchmarks.simulation [--quick] [--seeds N] [--plot FILE]
 
-The nodes run ``hotstart.remote.flight.Seeker``, the very state machine of the real
-client; the store, the network, the clocks and the compiles are modelled. Every number
-that goes in is below; none is measured here. Time is simulated, so a run says nothing
-about the machine it runs on, and the same seed gives the same numbers.
+The nodes run ``hotstart.remote.flight.Seeker`` and ``hotstart.remote.breaker``, the very
+state machines of the real client; the store, the network, the clocks, the deaths and the
+compiles are modelled. Every number that goes in is below; none is measured here. Time is
+simulated, so a run says nothing about the machine it runs on, and the same seeds give the
+same numbers.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from hotstart.remote import flight
+from hotstart.remote.breaker import ATTEMPTS, BOTH, NOTHING, Breaker, Strikes, pause_after
+from hotstart.remote.contract import DEFAULT_TIMEOUT
 from hotstart.remote.flight import ALONE, CREATE, DONE, LEAD, LOOK, PAUSE, PEEK, SURVEY, Seeker
 
 #: Seconds of one request, median; the tail is log-normal.
@@ -27,8 +30,8 @@ GET, PUT, LIST, SPREAD = 0.015, 0.030, 0.040, 0.5
 #: Requests a second that a prefix takes before it answers 503: what S3 documents.
 GET_RATE, PUT_RATE = 5500.0, 3500.0
 
-#: Requests that fail for no reason; attempts that a client makes, and its first pause after a 503: as ``guard`` does.
-FAILURES, ATTEMPTS, SLOW_DOWN = 0.001, 3, 0.2
+#: Requests that fail for no reason, with a 500.
+FAILURES = 0.001
 
 #: Seconds to compile one key, median; bytes of the result.
 COMPILE, COMPILE_SPREAD, ENTRY = 20.0, 0.4, 100_000
@@ -36,8 +39,9 @@ COMPILE, COMPILE_SPREAD, ENTRY = 20.0, 0.4, 100_000
 #: Bytes a second of one node, from the store.
 BANDWIDTH = 100e6
 
-#: Nodes start within so many seconds of each other; leaders that die; how far clocks are off and run wrong.
-START, DEATHS, SKEW, DRIFT = 10.0, 0.02, 600.0, 1e-3
+#: Nodes start within so many seconds of each other; leaders that die in the middle of a compile; how far clocks are
+#: off and run wrong.
+START, DEATHS, SKEW, DRIFT = 10.0, 0.1, 600.0, 1e-3
 
 PACK, MANIFEST = 64 << 20, 20_000
 
@@ -54,7 +58,8 @@ class Store:
         self._tokens = {"get": GET_RATE, "put": PUT_RATE}
         self._at = {"get": 0.0, "put": 0.0}
 
-    def admits(self, now: float, kind: str, count: int) -> bool:
+    def refusal(self, now: float, kind: str, count: int) -> str:
+        """What is wrong with a request now, as ``guard`` calls it; empty for one that is answered."""
         self.requests[kind] += count
         bucket = "get" if kind == "get" else "put"
         rate = GET_RATE if bucket == "get" else PUT_RATE
@@ -63,9 +68,9 @@ class Store:
         if tokens < count:
             self._tokens[bucket] = tokens
             self.throttled += 1
-            return False
+            return "throttled"
         self._tokens[bucket] = tokens - count
-        return self.chance.random() >= FAILURES
+        return "http_500" if self.chance.random() < FAILURES else ""
 
     def latency(self, kind: str) -> float:
         return {"get": GET, "put": PUT, "list": LIST}[kind] * math.exp(SPREAD * self.chance.gauss(0, 1))
@@ -74,36 +79,63 @@ class Store:
 class Node:
     """One host, which needs all keys in order. Its clock is its own: off by minutes, and a little fast or slow."""
 
-    __slots__ = ("attempt", "bytes", "compiles", "hot", "key", "offset", "rate", "seeker", "started")
+    __slots__ = (
+        "breakers",
+        "bytes",
+        "compiles",
+        "hot",
+        "key",
+        "offset",
+        "rate",
+        "seeker",
+        "started",
+        "strikes",
+        "tripped",
+    )
 
-    def __init__(self, chance: random.Random) -> None:
+    def __init__(self, world: World) -> None:
+        chance = world.chance
         self.started = chance.uniform(0, START)
         self.offset = chance.uniform(-SKEW, SKEW)
         self.rate = 1 + chance.uniform(-DRIFT, DRIFT)
         self.key = 0
         self.compiles = 0
         self.bytes = 0
-        self.attempt = 0
         self.hot = 0.0
         self.seeker: Seeker | None = None
+        self.breakers = {side: Breaker("", lambda: self.clock(world.now)) for side in ("get", "put")}
+        self.strikes = {side: Strikes(writing=side == "put") for side in ("get", "put")}
+        self.tripped = 0
 
     def clock(self, now: float) -> float:
         return self.offset + now * self.rate
+
+    def answered(self, side: str) -> None:
+        self.strikes[side].answered()
+        if self.breakers[side].cause:
+            self.breakers[side].close()
+
+    def failed(self, side: str, cause: str) -> None:
+        then = self.strikes[side].failed("broken", cause)
+        if then != NOTHING:
+            self.tripped += 1
+            for each in ("get", "put") if then == BOTH else (side,):
+                self.breakers[each].open(cause)
 
 
 class World:
     """All nodes and the store; ``mode`` says what of the protocol is used."""
 
     def __init__(self, nodes: int, keys: int, mode: str, seed: int = 1) -> None:
+        self.now = 0.0
         self.chance = random.Random(seed)
         self.store = Store(self.chance)
         self.keys, self.mode = keys, mode
-        self.nodes = [Node(self.chance) for _ in range(nodes)]
+        self.nodes = [Node(self) for _ in range(nodes)]
         self.compiled = [0] * keys
         self.deaths = 0
         self._events: list[tuple[float, int, Any, tuple[Any, ...]]] = []
         self._count = 0
-        self.now = 0.0
         if mode == "packs":
             self.store.entries = set(range(keys))
 
@@ -126,21 +158,29 @@ class World:
             "requests_per_node": requests / nodes, "puts_per_node": self.store.requests["put"] / nodes,
             "bytes_per_node": sum(node.bytes for node in self.nodes) / nodes,
             "throttled": self.store.throttled, "deaths": self.deaths,
+            "breakers_opened": sum(node.tripped for node in self.nodes),
             "seconds_to_all_hot": max(node.hot for node in self.nodes), "seconds_median": waits[nodes // 2],
             "hot": [round(node.hot, 2) for node in sorted(self.nodes, key=lambda node: node.hot)],
         }  # fmt: skip
 
-    def ask(self, kind: str, count: int, then: Any, busy: Any, *arguments: Any) -> None:
-        """One call of a client: attempts with jitter, then ``then`` or, when all were refused, ``busy``."""
+    def ask(self, node: Node, kind: str, count: int, then: Any, failed: Any, *arguments: Any) -> None:
+        """One call of a client: its breaker, attempts with jitter; ``then``, or ``failed`` and why."""
+        side = "put" if kind == "put" else "get"
+        if not node.breakers[side].is_closed(DEFAULT_TIMEOUT + 1):
+            failed(node, "breaker", *arguments)
+            return
 
         def answered(attempt: int) -> None:
-            if self.store.admits(self.now, kind, count):
-                then(*arguments)
+            cause = self.store.refusal(self.now, kind, count)
+            if not cause:
+                node.answered(side)
+                then(node, *arguments)
             elif attempt < ATTEMPTS:
-                pause = self.chance.uniform(0, SLOW_DOWN * 2**attempt)
+                pause = pause_after(attempt, cause, self.chance.random())
                 self.at(self.now + pause + self.store.latency(kind), answered, attempt + 1)
             else:
-                busy(*arguments)
+                node.failed(side, cause)
+                failed(node, cause, *arguments)
 
         self.at(self.now + self.store.latency(kind), answered, 1)
 
@@ -152,7 +192,7 @@ class World:
         elif self.mode == "alone":
             self.compile(node, 0)
         else:
-            self.ask("get", 1, self.looked, self.missed, node)
+            self.ask(node, "get", 1, self.looked, self.missed)
 
     def looked(self, node: Node) -> None:
         if node.key in self.store.entries:
@@ -160,8 +200,8 @@ class World:
         else:
             self.missed(node)
 
-    def missed(self, node: Node) -> None:
-        if self.mode == "shared":
+    def missed(self, node: Node, _: str = "") -> None:
+        if self.mode == "shared" or node.breakers["put"].cause:
             self.compile(node, 0)
         else:
             node.seeker = Seeker(node.clock(self.now), self.chance.random, patience=900.0)
@@ -180,13 +220,13 @@ class World:
         if seeker.step == PAUSE:
             self.at(self.now + seeker.number / node.rate, self.paused, node)
         elif seeker.step == LOOK:
-            self.ask("get", 1, self.told_look, self.busy, node)
+            self.ask(node, "get", 1, self.told_look, self.refused)
         elif seeker.step == PEEK:
-            self.ask("get", 2, self.told_peek, self.busy, node, number)
+            self.ask(node, "get", 2, self.told_peek, self.refused, number)
         elif seeker.step == SURVEY:
-            self.ask("list", 1, self.told_survey, self.busy, node)
+            self.ask(node, "list", 1, self.told_survey, self.refused)
         elif seeker.step == CREATE:
-            self.ask("put", 1, self.told_create, self.busy, node, number)
+            self.ask(node, "put", 1, self.told_create, self.refused, number)
         elif seeker.step == DONE:
             if seeker.created:
                 self.release(node.key)
@@ -224,9 +264,13 @@ class World:
         node.seeker.told_create(node.clock(self.now), created)
         self.step(node)
 
-    def busy(self, node: Node, *_: Any) -> None:
+    def refused(self, node: Node, cause: str, *_: Any) -> None:
+        """As ``leases`` takes it: one who is asked to slow down does, any other trouble means to compile alone."""
         assert node.seeker is not None
-        node.seeker.told_busy(node.clock(self.now))
+        if cause == "throttled":
+            node.seeker.told_busy(node.clock(self.now))
+        else:
+            node.seeker.failed(cause)
         self.step(node)
 
     # -- compiling ---------------------------------------------------------------
@@ -249,7 +293,7 @@ class World:
     def renew(self, node: Node, key: int, lease: int, end: float) -> None:
         if self.now < end:
             there = self.store.leases.get(key, set())
-            if self.store.admits(self.now, "put", 1) and lease + 1 not in there:
+            if not self.store.refusal(self.now, "put", 1) and lease + 1 not in there:
                 there.add(lease + 1)
                 lease += 1
             self.at(self.now + flight.renewal_after() / node.rate, self.renew, node, key, lease, end)
@@ -258,18 +302,18 @@ class World:
         key, node.seeker = node.key, None
         if self.mode != "alone":
             # In the background: the node goes on at once.
-            self.at(self.now + self.store.latency("put"), self.published, key, bool(lease), 1)
+            self.ask(node, "put", 1, self.published, self.unpublished, key, bool(lease))
         node.key += 1
         self.want(node)
 
-    def published(self, key: int, leased: bool, attempt: int) -> None:
-        if self.store.admits(self.now, "put", 1):
-            self.store.entries.add(key)
-        elif attempt < 10:
-            pause = self.chance.uniform(0, SLOW_DOWN * 2 ** min(attempt, 5))
-            self.at(self.now + pause, self.published, key, leased, attempt + 1)
-            return
+    def published(self, _: Node, key: int, leased: bool) -> None:
+        self.store.entries.add(key)
         if leased:
+            self.release(key)
+
+    def unpublished(self, node: Node, _: str, key: int, leased: bool) -> None:
+        """Given up, as the queue does. A lease that cannot be removed either is taken over when its time is up."""
+        if leased and not node.breakers["put"].cause:
             self.release(key)
 
     def release(self, key: int) -> None:
@@ -278,10 +322,11 @@ class World:
     # -- a named workload ----------------------------------------------------------
 
     def restore(self, node: Node) -> None:
-        self.ask("get", 1, self.manifest, self.restore_later, node)
+        self.ask(node, "get", 1, self.manifest, self.compile_all)
 
-    def restore_later(self, node: Node) -> None:
-        self.at(self.now + self.chance.uniform(0, 2), self.restore, node)
+    def compile_all(self, node: Node, *_: Any) -> None:
+        """A start whose pull failed asks for what is missing entry by entry, and compiles."""
+        self.want(node)
 
     def manifest(self, node: Node) -> None:
         node.bytes += MANIFEST
@@ -289,13 +334,14 @@ class World:
 
     def pack(self, node: Node, left: int) -> None:
         if left:
-            self.ask("get", 1, self.unpacked, self.pack, node, left)
+            self.ask(node, "get", 1, self.unpacked, self.compile_all, left)
         else:
             node.hot = self.now
 
     def unpacked(self, node: Node, left: int) -> None:
         size = min(PACK, self.keys * ENTRY)
         node.bytes += size
+        node.key = self.keys
         self.at(self.now + size / BANDWIDTH, self.pack, node, left - 1)
 
 
@@ -323,9 +369,10 @@ def plot(results: list[dict[str, Any]], path: Path) -> None:
     left.legend(loc="center right", fontsize=8)
     left.grid(alpha=0.3)
     names = [MODES[result["mode"]].replace(", ", ",\n") for result in results]
-    bars = right.bar(names, [max(result["compiles_per_key"], 0.01) for result in results], color="#4878a8")
+    bars = right.bar(names, [max(result["compiles_per_key"]["median"], 0.01) for result in results], color="#4878a8")
     for bar, result in zip(bars, results, strict=True):
-        text = f"{result['compiles_per_key']:.4g} compiles\n{result['requests_per_node']:.1f} requests\na node"
+        compiles, requests = result["compiles_per_key"]["median"], result["requests_per_node"]["median"]
+        text = f"{compiles:.4g} compiles\n{requests:.1f} requests\na node"
         right.annotate(
             text, (bar.get_x() + bar.get_width() / 2, bar.get_height()), ha="center", va="bottom", fontsize=8
         )
@@ -338,23 +385,49 @@ def plot(results: list[dict[str, Any]], path: Path) -> None:
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
+def spread(results: list[dict[str, Any]]) -> dict[str, Any]:
+    """Of the runs of one mode: for each number the median, the least and the most; the curve of the first."""
+    first = results[0]
+    found: dict[str, Any] = {
+        "mode": first["mode"],
+        "nodes": first["nodes"],
+        "keys": first["keys"],
+        "seeds": len(results),
+    }
+    for name in first:
+        if name not in found and name != "hot":
+            values = sorted(result[name] for result in results)
+            found[name] = {"median": values[len(values) // 2], "least": values[0], "most": values[-1]}
+    found["hot"] = first["hot"]
+    return found
+
+
+def shown(number: dict[str, float], form: str, scale: float = 1.0) -> str:
+    median, least, most = (format(number[name] / scale, form) for name in ("median", "least", "most"))
+    return median if least == most else f"{median} ({least}–{most})"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="500 nodes")
     parser.add_argument("--keys", type=int, default=8)
+    parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     nodes = 500 if arguments.quick else 10_000
     results = []
-    print(f"{'':34}{'compiles/key':>13}{'requests/node':>15}{'MB/node':>9}{'503s':>8}{'all hot (s)':>13}{'median':>9}")
     for mode, said in MODES.items():
-        result = World(nodes, arguments.keys, mode).run()
+        runs = [World(nodes, arguments.keys, mode, seed).run() for seed in range(1, arguments.seeds + 1)]
+        result = spread(runs)
         results.append(result)
         print(
-            f"{said:34}{result['compiles_per_key']:13.2f}{result['requests_per_node']:15.1f}"
-            f"{result['bytes_per_node'] / 1e6:9.2f}{result['throttled']:8}{result['seconds_to_all_hot']:13.0f}"
-            f"{result['seconds_median']:9.1f}",
+            f"{said}: compiles/key {shown(result['compiles_per_key'], ',.2f')}, requests/node"
+            f" {shown(result['requests_per_node'], '.1f')}, MB/node {shown(result['bytes_per_node'], '.2f', 1e6)},"
+            f" 503s {shown(result['throttled'], ',.0f')}, holders that died {shown(result['deaths'], '.0f')},"
+            f" breakers opened {shown(result['breakers_opened'], ',.0f')},"
+            f" all hot {shown(result['seconds_to_all_hot'], '.0f')} s, median node"
+            f" {shown(result['seconds_median'], '.1f')} s",
             flush=True,
         )
     if arguments.json:

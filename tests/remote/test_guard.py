@@ -385,3 +385,19 @@ def test_what_breaks_in_writing_ends_writing_alone(make: Callable[[], Guarded], 
             guarded.put("b", b"1")
     assert not guarded.is_writable()
     assert bytes(guarded.get("a", 1).data) == b"1"
+
+
+def test_one_that_has_answered_may_ask_to_slow_down_for_longer(make: Callable[[], Guarded], inner: Failing) -> None:
+    """Ten thousand hosts in step ask too much for some seconds: if all took that for an end, all would compile."""
+    throttled = [BrokenError("slow down", "throttled") for _ in range(1000)]
+    fresh, known = make(), make()
+    assert bytes(known.get("a", 1).data) == b"1"
+    for guarded, calls in ((known, 10), (fresh, 3)):
+        for breaker in (guarded._reading, guarded._writing):
+            breaker.close()
+        guarded.timeout = 0.01  # no time for second attempts
+        inner.asked, inner.failures = 0, list(throttled)
+        for _ in range(20):
+            with pytest.raises(RemoteError):
+                guarded.get("a", 1)
+        assert inner.asked == calls

@@ -32,8 +32,10 @@ SLOW_DOWN = 0.2
 
 #: Calls that failed in all attempts, one after another, before a remote that does answer is left alone.
 _STRIKES = 2
-#: The same for one that is alive and asks everybody to slow down.
+#: The same for one that asks everybody to slow down; and when it has answered this process before, so that it is
+#: known to be alive: a fleet in step asks too much for seconds, and all of it compiling is worse than all of it waiting.
 _STRIKES_THROTTLED = 3
+_STRIKES_OVERLOADED = 10
 
 #: Refusals that mean this one object and say nothing of the next.
 _OF_ONE_OBJECT = {"oversize"}
@@ -55,14 +57,16 @@ class Strikes:
     breaks in writing ends writing alone. What cannot be read is of no use to a writer either.
     """
 
-    __slots__ = ("_count", "_writing")
+    __slots__ = ("_alive", "_count", "_writing")
 
     def __init__(self, *, writing: bool) -> None:
         self._count = 0
+        self._alive = False
         self._writing = writing
 
     def answered(self) -> None:
         self._count = 0
+        self._alive = True
 
     def failed(self, kind: str, cause: str) -> str:
         """What follows from a call that failed in all its attempts; kind and cause are those of ``RemoteError``."""
@@ -73,7 +77,8 @@ class Strikes:
                 return PROCESS
             return NOTHING if cause in _OF_ONE_OBJECT else SIDE
         self._count += 1
-        if self._count < (_STRIKES_THROTTLED if cause == "throttled" else _STRIKES):
+        throttled = _STRIKES_OVERLOADED if self._alive else _STRIKES_THROTTLED
+        if self._count < (throttled if cause == "throttled" else _STRIKES):
             return NOTHING
         return SIDE if self._writing else BOTH
 

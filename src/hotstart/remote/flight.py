@@ -30,6 +30,8 @@ RENEWALS = 3
 
 #: The first pause between two looks; then this part of the time waited so far, up to a quarter of the lease.
 _FIRST_PAUSE = 0.1
+#: The first pause when the remote asks everybody to slow down.
+_BUSY_PAUSE = 1.0
 _GROWTH = 0.5
 _LONGEST = 0.25
 
@@ -118,7 +120,7 @@ class Seeker:
         if now - self._started >= self._patience:
             self.step, self.why = ALONE, "patience"
         else:
-            self._pause(now, self._started + self._patience)
+            self._pause(now, self._started + self._patience, _BUSY_PAUSE)
 
     def told_pause(self, now: float) -> None:
         self.step = LOOK
@@ -141,9 +143,9 @@ class Seeker:
         else:
             self._pause(now, min(self._since + self._lease, self._started + self._patience))
 
-    def _pause(self, now: float, until: float) -> None:
+    def _pause(self, now: float, until: float, first: float = _FIRST_PAUSE) -> None:
         """Longer the longer it takes, spread by chance, and not past what has to be noticed."""
-        longest = min(_LONGEST * self._lease, max(_FIRST_PAUSE, _GROWTH * (now - self._started)))
+        longest = min(_LONGEST * self._lease, max(first, _GROWTH * (now - self._started)))
         self.step, self.number = PAUSE, max(0.0, min(longest * (0.75 + 0.5 * self._chance()), until - now))
 
 
