@@ -20,6 +20,7 @@ from cuda.core import ObjectCode, Program, ProgramOptions  # noqa: E402
 from cuda.core.utils import ProgramCacheResource  # noqa: E402
 from cuda.core.utils import make_program_cache_key as their_key  # noqa: E402
 
+from hotstart.compilers import cuda_core_keys  # noqa: E402
 from hotstart.compilers.cuda_core import (  # noqa: E402
     FileProgramCache,
     ProgramCache,
@@ -222,6 +223,39 @@ except StoreError as error:
         SQLiteProgramCache(tmp_path / "text")
 
 
+def test_paths_that_cannot_be_a_database_are_said_by_name(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "no" / "dir.db", tmp_path, tmp_path / "pipe"):
+        with pytest.raises(hotstart.StoreError, match=str(path)):
+            SQLiteProgramCache(path)
+
+
+FULL_DISK = """
+import resource, signal, sys
+from cuda.core import Program, ProgramOptions
+from hotstart.compilers.cuda_core import SQLiteProgramCache
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+room = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, room[1]))
+cache = SQLiteProgramCache(sys.argv[1])
+make = lambda: Program(sys.argv[2], "c++", options=ProgramOptions(arch="sm_90")).compile("cubin", cache=cache)
+print(len(make().code), cache.errors, len(cache))
+resource.setrlimit(resource.RLIMIT_FSIZE, room)
+print(len(make().code), len(cache))
+"""
+
+
+def test_on_a_full_disk_there_is_a_cache_that_has_nothing(tmp_path: Path) -> None:
+    """And when there is room again it has."""
+    command = [sys.executable, "-c", FULL_DISK, str(tmp_path / "p.db"), SOURCE]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    full, room = (line.split() for line in done.stdout.splitlines())
+    assert int(full[0]) == int(room[0]) > 0
+    assert int(full[1]) > 0
+    assert (full[2], room[1]) == ("0", "1")
+    assert done.stderr.count("compiling without it") == 1
+
+
 def test_threads_share_one_database(tmp_path: Path) -> None:
     with SQLiteProgramCache(tmp_path / "p.db", max_size_bytes=50_000) as cache:
 
@@ -241,17 +275,126 @@ def test_threads_share_one_database(tmp_path: Path) -> None:
         assert 0 < len(cache) <= 50
 
 
-def test_a_header_in_the_working_directory_counts(make: Make) -> None:
-    """cuda.core's own key does not see it, and its own caches serve the old code."""
-    source = '#include "value.h"\nextern "C" __global__ void k(int* a) { a[0] = VALUE; }'
+#: Where a header may lie that a source includes, and how it is named there: ``{here}`` is the working directory.
+INCLUDES = {
+    "in the working directory": ("value.h", "value.h"),
+    "by its absolute path": ("../elsewhere/value.h", "{here}/../elsewhere/value.h"),
+    "in a directory below": ("sub/value.h", "sub/value.h"),
+    "in the directory above": ("../value.h", "../value.h"),
+    "by a name that says nothing": ("value.def", "value.def"),
+    "by a name without a dot": ("value", "value"),
+}
+
+
+@pytest.mark.parametrize("name", INCLUDES)
+@pytest.mark.parametrize("nested", [False, True], ids=["included", "included by a header"])
+def test_an_edited_header_counts_wherever_it_lies(make: Make, name: str, nested: bool) -> None:
+    """cuda.core's own key does not see any of them, and its own caches serve the old code."""
+    path, spelled = INCLUDES[name]
+    spelled = spelled.format(here=os.getcwd())
+    Path(path).parent.mkdir(exist_ok=True)
+    Path("outer.h").write_text(f'#include "{spelled}"\n')
+    source = f'#include "{"outer.h" if nested else spelled}"\nextern "C" __global__ void k(int* a) {{ a[0] = VALUE; }}'
+    options = ProgramOptions(arch="sm_90")
     with make() as cache:
-        made = []
         for value in (1, 1234567, 1):
-            Path("value.h").write_text(f"#define VALUE {value}\n")
-            compiled = Program(source, "c++", options=ProgramOptions(arch="sm_90"))
-            made.append(bytes(compiled.compile("cubin", cache=cache).code))
-            assert made[-1] == bytes(Program(source, "c++", options=ProgramOptions(arch="sm_90")).compile("cubin").code)
+            Path(path).write_text(f"#define VALUE {value}\n")
+            compiled = bytes(Program(source, "c++", options=options).compile("cubin", cache=cache).code)
+            assert compiled == bytes(Program(source, "c++", options=options).compile("cubin").code)
         assert len(cache) == 2
+
+
+def test_what_lies_in_the_working_directory_costs_a_hit_nothing(
+    cache: hotstart.Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a look at a thousand headers that nothing includes, nor a wait at a pipe."""
+    programs = ProgramCache(cache)
+    os.mkfifo("pipe.h")
+    Path("unrelated.h").write_text("#define A 1\n")
+    program().compile("cubin", cache=programs)
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("the working directory is scanned")
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    monkeypatch.setattr(os, "listdir", refuse)
+    program().compile("cubin", cache=programs)
+    Path("unrelated.h").write_text("#define A 2\n")
+    program().compile("cubin", cache=programs)
+    monkeypatch.undo()
+    assert len(programs) == 1
+
+
+def test_a_header_edited_while_it_is_compiled_is_not_stored(make: Make) -> None:
+    Path("value.h").write_text("#define VALUE 1\n")
+    with make() as cache:
+        key = make_program_cache_key(
+            code='#include "value.h"\n' + SOURCE,
+            code_type="c++",
+            options=ProgramOptions(arch="sm_90"),
+            target_type="cubin",
+        )
+        Path("value.h").write_text("#define VALUE 22\n")
+        cache[key] = b"compiled from who knows which"
+        assert len(cache) == 0
+
+
+def test_a_program_that_cannot_have_a_key_is_compiled_each_time(
+    make: Make, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hotstart.log._said", set())
+    source = 'extern "C" __global__ void k(const char** a) { a[0] = __TIME__; }'
+    with make() as cache:
+        for _ in range(2):
+            Program(source, "c++", options=ProgramOptions(arch="sm_90")).compile("cubin", cache=cache)
+        assert len(cache) == 0
+        refused = None if isinstance(cache, SQLiteProgramCache) else cache.cache.stats()["refused"]
+        assert (refused["uncacheable"] if refused else cache.uncacheable) == 4  # asked for and not stored, twice
+    assert capfd.readouterr().err.count("compiled anew each time") == 1
+
+
+def test_keys_of_others_stay_as_they_were(tmp_path: Path) -> None:
+    """Our function in the place of cuda.core's gives the same bytes to every cache, and can be taken away."""
+    from cuda.core import utils
+    from cuda.core.utils import FileStreamProgramCache
+
+    given: dict[str, Any] = {"code": SOURCE, "code_type": "c++", "target_type": "cubin"}
+    given["options"] = ProgramOptions(arch="sm_90")
+    FileProgramCache(tmp_path / "ours").close()
+    assert utils.make_program_cache_key is not their_key
+    assert utils.make_program_cache_key(**given) == their_key(**given)
+    with pytest.raises(ValueError, match="include_path"):
+        utils.make_program_cache_key(**{**given, "options": ProgramOptions(arch="sm_90", include_path="x")})
+    with FileStreamProgramCache(tmp_path / "theirs") as cache:
+        program().compile("cubin", cache=cache)
+        assert cache[their_key(**given)]
+    cuda_core_keys.step_back()
+    assert utils.make_program_cache_key is their_key
+    assert type(their_key(**given)) is bytes
+
+
+def test_a_key_that_may_lack_headers_is_not_believed(
+    make: Make, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As with a cuda.core that makes its keys somewhere else."""
+    monkeypatch.setattr("hotstart.log._said", set())
+    with make() as cache:
+        made_by_hand = bytes(32)
+        cache[made_by_hand] = b"1"
+        assert cache[made_by_hand] == b"1"
+        cuda_core_keys.step_back()
+        Path("value.h").write_text("#define VALUE 1\n")
+        source = '#include "value.h"\nextern "C" __global__ void k(int* a) { a[0] = VALUE; }'
+        compiled = Program(source, "c++", options=ProgramOptions(arch="sm_90")).compile("cubin", cache=cache)
+        assert bytes(compiled.code)
+        assert len(cache) == 1
+        assert cache.get(made_by_hand) is None
+        assert "make_program_cache_key" in capfd.readouterr().err
+        ours = make_program_cache_key(
+            code=source, code_type="c++", options=ProgramOptions(arch="sm_90"), target_type="cubin"
+        )
+        cache[ours] = b"2"
+        assert cache[ours] == b"2"
 
 
 class TestKey:
@@ -281,7 +424,7 @@ class TestKey:
         ]
         assert len(set(keys)) == len(keys)
         assert self.key() == self.key()
-        assert all(type(key) is bytes and len(key) == 32 for key in keys)
+        assert all(isinstance(key, bytes) and len(key) == 32 for key in keys)
 
     def test_the_patch_release_counts(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from hotstart.keys import toolchain
