@@ -6,7 +6,7 @@ import pytest
 
 from hotstart.errors import UsageError
 from hotstart.remote.contract import RefusedError
-from hotstart.remote.url import open_remote, open_remotes, redact, split_chain
+from hotstart.remote.url import open_remote, open_remotes, redact, show_chain, split_chain
 
 SECRET = "hunter2"
 
@@ -41,6 +41,13 @@ def test_nonsense_is_one_clear_line_without_secrets(url: str) -> None:
 )
 def test_redaction_leaves_scheme_host_and_path(url: str, shown: str) -> None:
     assert redact(url) == shown
+
+
+def test_a_chain_is_shown_with_the_options_that_matter_and_no_secret() -> None:
+    near, far = f"redis://u:{SECRET},x/@y@cache/0?ttl=60", f"s3://c?endpoint=http://u:{SECRET}@h"
+    chain = f"{near},s3://b/p?endpoint=http://h:1&token={SECRET}&region=x,{far}"
+    assert show_chain(chain) == "redis://cache/0?ttl=60,s3://b/p?endpoint=http://h:1&region=x,s3://c"
+    assert show_chain(SECRET) == "…"
 
 
 def test_what_is_shown_of_a_remote_holds_no_secret() -> None:

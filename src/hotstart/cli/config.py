@@ -23,7 +23,7 @@ def main(arguments: list[str]) -> int:
     from ..errors import UsageError
 
     config = load()
-    values = {name: _hidden(value) for name, value in config.values.items()}
+    values = {name: _hidden(name, value) for name, value in config.values.items()}
     if "home" in values:
         values["home"] = home_directory(config["home"])
     if options.name is not None:
@@ -53,12 +53,10 @@ def _text(value: Any) -> str:
     return str(value) if value not in ("", None) else "–"
 
 
-def _hidden(value: Any) -> Any:
+def _hidden(name: str, value: Any) -> Any:
     """Without the passwords that URLs of remotes may hold."""
-    if isinstance(value, (list, tuple)):
-        return [_hidden(item) for item in value]
-    if not isinstance(value, str) or "://" not in value:
+    if name != "remote" or not value:
         return value
-    from ..launch.context import hide
+    from ..remote.url import show_chain
 
-    return ",".join(hide(value.split(",")))
+    return show_chain(str(value))

@@ -165,8 +165,9 @@ def hide(arguments: Sequence[str]) -> list[str]:
                 continue
             hidden = name.startswith("-")
         scheme, found, rest = argument.partition("://")
-        if found and "@" in rest.partition("/")[0]:
-            argument = f"{scheme}://{HIDDEN}@{rest.partition('@')[2]}"
+        if found and "@" in rest:
+            # A password may hold a slash or an @ that was not escaped: everything up to the last one goes.
+            argument = f"{scheme}://{HIDDEN}@{rest.rpartition('@')[2]}"
         shown.append(argument[:_LONGEST_VALUE])
     return shown
 

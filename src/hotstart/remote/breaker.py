@@ -33,7 +33,7 @@ SLOW_DOWN = 0.2
 #: Calls that failed in all attempts, one after another, before a remote that does answer is left alone.
 _STRIKES = 2
 #: The same for one that asks everybody to slow down; and when it has answered this process before, so that it is
-#: known to be alive: a fleet in step asks too much for seconds, and all of it compiling is worse than all of it waiting.
+#: known to be alive: a fleet in step asks too much for seconds, and all of it compiling is worse than all waiting.
 _STRIKES_THROTTLED = 3
 _STRIKES_OVERLOADED = 10
 

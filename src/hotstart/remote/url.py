@@ -172,3 +172,15 @@ def redact(url: str) -> str:
     if "@" in rest:
         host, slash, path = rest.rpartition("@")[2].partition("/")
     return f"{scheme}://{host}{slash}{path}"
+
+
+def show_chain(setting: str) -> str:
+    """A setting for people: the URLs of the chain, with those options that we know and that can hold no secret."""
+    known = set().union(_COMMON, *_OPTIONS.values())
+    shown = []
+    for url in split_chain(setting):
+        pairs = [
+            pair for pair in url.partition("?")[2].split("&") if pair.partition("=")[0] in known and "@" not in pair
+        ]
+        shown.append(redact(url) + (f"?{'&'.join(pairs)}" if pairs else ""))
+    return ",".join(shown)
