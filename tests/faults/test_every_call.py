@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hotstart import Cache, Key
+from hotstart.drafting import draft_of
 from hotstart.store.ledger import Ledger
 from hotstart.testing import FailingIO, KillingIO, audit, open_descriptors
 
@@ -31,6 +32,9 @@ WRITES = ("write", "writev", "pwrite")
 HELD = 8
 PINNED = HELD - 1
 ABSENT, BLOBBY, SHARING, LATER = 100, 101, 102, 200
+
+#: New ones that are put together with others.
+MANY = (103, 105, 106)
 
 #: Added to a number in the message that its newer version was put.
 RENEWED = 50
@@ -143,11 +147,28 @@ def put_again(cache: Cache, trial: Trial) -> None:
         trial.renew(cache, n)
 
 
+def put_many(cache: Cache, trial: Trial) -> None:
+    """Together: new ones, one with blobs, one that is there, and one that is there twice."""
+    assert cache.disk is not None
+    numbers = (ABSENT, *MANY, SHARING, 0, ABSENT)
+    trial.possible.update(numbers)
+    drafts = [draft_of(key(n), content(n), None, 0.0) for n in numbers]
+    for n, is_kept in zip(numbers, cache.disk.write_many(drafts), strict=True):
+        if is_kept:
+            trial.promised.add(n)
+            trial._promise(n)
+
+
 def put_evicting(cache: Cache, trial: Trial) -> None:
     trial.promised = {PINNED}
     for n in (ABSENT, SHARING, BLOBBY):
         trial.possible.add(n)
         cache.put(key(n), content(n))
+
+
+def put_many_evicting(cache: Cache, trial: Trial) -> None:
+    put_many(cache, trial)
+    trial.promised = {PINNED}
 
 
 def get_or_compile(cache: Cache, trial: Trial) -> None:
@@ -219,6 +240,8 @@ OPERATIONS: dict[str, Callable[[Cache, Trial], None]] = {
     "put": put_new,
     "put with blobs": put_blobs,
     "put again": put_again,
+    "put many": put_many,
+    "put many, evicting": put_many_evicting,
     "put, evicting": put_evicting,
     "put, rebuilding": put_rebuilding,
     "get_or_compile": get_or_compile,
@@ -238,7 +261,7 @@ def stores(
     swift_path: Path, small_blobs: int, few_directories: Callable[[Iterable[Key], Iterable[bytes]], None]
 ) -> Iterator[Callable[[str], Trial]]:
     """Fresh copies of a store prepared for an operation."""
-    numbers = [*range(HELD), ABSENT, BLOBBY, SHARING, LATER, LATER + 1]
+    numbers = [*range(HELD), ABSENT, BLOBBY, SHARING, LATER, LATER + 1, *MANY]
     blobs = [data for n in numbers for made in (content(n), newer(n)) for data in made.values()]
     few_directories(map(key, numbers), blobs)
     template = swift_path / "template"
@@ -255,7 +278,7 @@ def stores(
         number += 1
         root = swift_path / f"copy{number}"
         shutil.copytree(template, root)
-        tight = operation in ("put, evicting", "put, rebuilding")
+        tight = operation in ("put, evicting", "put many, evicting", "put, rebuilding")
         if operation in ("get, damaged", "verify"):
             _flip(entry_file(root, 1), -1)
         if operation in ("get, damaged blob", "verify"):
@@ -324,7 +347,7 @@ def run_killed(trial: Trial, operation: str, io: KillingIO, cell: Cell) -> None:
     where = f"killed at call {io.at}" + (", in mid-write" if io.torn else "")
     if not os.WIFSIGNALED(status):
         cell.harm("broken", f"{where}: the child was not killed: there was no such call")
-    if operation in ("put, evicting", "put, rebuilding", "gc to a size"):
+    if operation in ("put, evicting", "put many, evicting", "put, rebuilding", "gc to a size"):
         trial.promised = {PINNED}
     elif operation == "clear":
         trial.promised = set()
@@ -332,7 +355,7 @@ def run_killed(trial: Trial, operation: str, io: KillingIO, cell: Cell) -> None:
         trial.promised -= _UNSURE.get(operation, set())
         trial.promised |= {n for n in promised if not RENEWED <= n < ABSENT}
         trial.renewed |= {n - RENEWED for n in promised if RENEWED <= n < ABSENT}
-    trial.possible |= {ABSENT, SHARING, BLOBBY}
+    trial.possible |= {ABSENT, SHARING, BLOBBY, *MANY}
     _check_ledger(trial, where, cell)
     _check_afterwards(trial, trial.open(), where, cell)
     # Nobody comes back for the temporary files of the dead: they go when they are old.
