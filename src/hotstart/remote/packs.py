@@ -91,13 +91,23 @@ class Pack:
         return rows
 
 
+class Member:
+    """An entry as a pack holds it: its bytes, how to unpack them to ``size``, and the digests of it all."""
+
+    __slots__ = ("check", "encoding", "packed", "size")
+
+    def __init__(self, entry: Entry) -> None:
+        self.packed, self.encoding, self.size = wire.pack_entry(entry)
+        self.check = check_of(self.packed)
+
+
 def build(
-    entries: Iterable[tuple[str, tuple[bytes, int, int]]],
+    entries: Iterable[tuple[str, Member]],
     scope: str,
     signer: SigningKey | None,
     max_value: int | None = None,
 ) -> Iterator[tuple[Pack, bytes]]:
-    """Packs of these, given as (digest, what ``wire.pack_entry`` made), each with the object to put.
+    """Packs of these, given with the digests of their keys, each with the object to put.
 
     ``max_value`` is the largest that the remote takes, where that is less than a pack.
     """
@@ -106,11 +116,12 @@ def build(
     rows: list[bytes] = []
     members: list[bytes] = []
     filled = 0
-    for key, (packed, encoding, size) in entries:
+    for key, member in entries:
+        packed = member.packed
         if rows and (filled + len(packed) > most or len(rows) >= number):
             yield _finish(rows, members, scope, signer)
             rows, members, filled = [], [], 0
-        rows.append(_ROW.pack(bytes.fromhex(key), filled, len(packed), check_of(packed), size, encoding))
+        rows.append(_ROW.pack(bytes.fromhex(key), filled, len(packed), member.check, member.size, member.encoding))
         members.append(packed)
         filled += len(packed)
     if rows:

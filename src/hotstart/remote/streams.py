@@ -1,4 +1,4 @@
-"""A pack on its way here: cut into members as its bytes come, and worked on while the rest is under way."""
+"""A pack on its way: cut into members as its bytes come, and worked on while the rest is under way; and back."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .contract import BrokenError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from queue import Queue
     from typing import Any
 
@@ -49,6 +49,24 @@ class Workers:
             thread.join()
         if self._errors:
             raise self._errors[0]
+
+
+def in_order(work: Callable[[Any], Any], items: Iterable[Any], number: int, ahead: int) -> Iterator[Any]:
+    """What ``work`` makes of each item, in their order, by ``number`` threads that are at most ``ahead`` of the reader.
+
+    What it raises is raised when its turn comes.
+    """
+    from collections import deque
+    from concurrent.futures import Future, ThreadPoolExecutor
+
+    with ThreadPoolExecutor(number) as pool:
+        waiting: deque[Future[Any]] = deque()
+        for item in items:
+            waiting.append(pool.submit(work, item))
+            if len(waiting) > ahead:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
 
 class _Cutter:

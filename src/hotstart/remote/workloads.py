@@ -18,8 +18,8 @@ from ..trust.scope import Trusted, TrustList
 from ..trust.seal import RejectedError, Sealed, Trust
 from . import wire
 from .contract import AbsentError, BrokenError, RemoteError, in_parallel
-from .packs import LARGEST_MANIFEST, LARGEST_PACK, Manifest, Pack, build, fits
-from .streams import Workers, members_of
+from .packs import LARGEST_MANIFEST, LARGEST_PACK, Manifest, Member, Pack, build, fits
+from .streams import Workers, in_order, members_of
 from .tier import RemoteTier
 
 TYPE_CHECKING = False
@@ -38,8 +38,11 @@ if TYPE_CHECKING:
 #: Packs on their way at the same time.
 _STREAMS = 2
 
-#: Threads that check and keep what came.
+#: Threads that check and keep what came, or pack what goes.
 _WORKERS = 2
+
+#: Entries that are packed before there is room for them in a pack: of sixteen megabytes at most, usually.
+_AHEAD = 8
 
 #: What came and waits for a worker, in pieces of a stream.
 _WAITING = 4
@@ -282,26 +285,28 @@ def _push_once(
     wanted = [row.digest for pack in small for row in pack.rows()] + fresh
     lost: set[str] = set()
 
-    def packed() -> Iterator[tuple[str, tuple[bytes, int, int]]]:
-        for number, digest in enumerate(wanted):
-            entry = disk.read(digest)
+    def prepare(digest: str) -> tuple[str, Entry | None, Member | None]:
+        entry = disk.read(digest)
+        return digest, entry, Member(entry) if entry is not None and _ours(tier, entry) else None
+
+    def members() -> Iterator[tuple[str, Member]]:
+        for number, (digest, entry, member) in enumerate(in_order(prepare, wanted, _WORKERS, _AHEAD), 1):
             if progress is not None:
-                progress(number + 1, len(wanted))
-            if entry is None or not _ours(tier, entry):
+                progress(number, len(wanted))
+            if entry is None or member is None:
                 done.foreign += entry is not None
                 done.failed += entry is None
                 lost.add(digest)
                 continue
-            made = wire.pack_entry(entry)
             done.entries += 1
-            done.bytes += len(made[0])
-            if fits(made[0]) and (remote.max_value is None or len(made[0]) < remote.max_value // 2):
-                yield digest, made
+            done.bytes += len(member.packed)
+            if fits(member.packed) and (remote.max_value is None or len(member.packed) < remote.max_value // 2):
+                yield digest, member
             elif tier.publish(entry):
                 singles.append(digest)
 
     packs = kept
-    for pack, whole in build(packed(), scope, tier.signer, remote.max_value):
+    for pack, whole in build(members(), scope, tier.signer, remote.max_value):
         _put_pack(tier, remote, scope, pack, whole)
         packs.append(pack)
     # What could not be taken over stays reachable where it was.
