@@ -7,8 +7,17 @@
     │   └── ArtifactNameError          "../x", an empty name, a NUL
     ├── UncacheableError (TypeError)   a field that has no canonical form; carries .field
     ├── CompileError (RuntimeError)    the compiler refused the source; carries .log
-    └── StoreError (OSError)           a directory that cannot be a store
-        └── UnsafeStoreError           somebody else could write into it
+    ├── StoreError (OSError)           a directory that cannot be a store
+    │   └── UnsafeStoreError           somebody else could write into it
+    ├── RemoteError                    a remote did not do what it was asked; carries .cause. Within hotstart only,
+    │   │                              but for who calls a backend of ``hotstart.remote`` itself
+    │   ├── AbsentError                there is no such object
+    │   ├── RefusedError               it said no: credentials, permission, a full bucket
+    │   ├── TimedOutError              no answer in time
+    │   ├── BrokenError                reset, 500, cut short, unreachable
+    │   └── OpenError                  nobody asked: the breaker is open (remote/guard)
+    ├── RejectedError                  an object of a remote that is not to be used (trust/seal); within hotstart only
+    └── MissingSignerError             ``cryptography`` is not installed (trust/signing)
 
 Only misuse raises. A damaged entry, a full disk, a read-only file system or a
 remote that hangs is a miss or a dropped write, and a counter in ``Cache.stats()``.
@@ -68,3 +77,35 @@ class StoreError(HotstartError, OSError):
 
 class UnsafeStoreError(StoreError):
     """Another user owns the directory or may write into it."""
+
+
+class RemoteError(HotstartError):
+    """A remote did not do what it was asked; ``cause`` is the word it is counted under."""
+
+    kind = "broken"
+
+    def __init__(self, message: str, cause: str = "") -> None:
+        super().__init__(message)
+        self.cause = cause or self.kind
+
+
+class AbsentError(RemoteError):
+    """No object of that name."""
+
+    kind = "absent"
+
+
+class RefusedError(RemoteError):
+    """It will say no again if asked again."""
+
+    kind = "refused"
+
+
+class TimedOutError(RemoteError):
+    """It did not answer in time."""
+
+    kind = "timed_out"
+
+
+class BrokenError(RemoteError):
+    """It could not be reached, or what came is not what was asked for."""

@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 
 import hotstart
+from hotstart import log
 from hotstart.config import load
-from hotstart.log import _said
 from hotstart.store.flight import Pending
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from tests.remote.machines import Team, key_of
+    from tests.remote.machines import Team, key_of, make_entry, same
 else:
-    from machines import Team, key_of
+    from machines import Team, key_of, make_entry, same
 
 
 @pytest.fixture
@@ -126,9 +126,10 @@ def _with_path(program: str) -> str:
     ],
 )
 def test_bad_settings_are_one_line_and_local_caching_goes_on(
-    near: Team, tmp_path: Path, options: dict[str, str], said: str, capfd: pytest.CaptureFixture[str]
-) -> None:
-    _said.clear()
+    near: Team, tmp_path: Path, options: dict[str, str], said: str, capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(log, "_said", set())
     cache = hotstart.Cache(tmp_path / "store", **{"remote": near.url, "trust": near.list.path, **options})  # type: ignore[arg-type]
     assert cache.get_or_compile(key_of(1), lambda: {"x": b"1"})["x"] == b"1"
     assert cache.get(key_of(1)) is not None
@@ -141,9 +142,9 @@ def test_bad_settings_are_one_line_and_local_caching_goes_on(
     "case", ["readable key", "no key", "empty list", "broken list", "unreachable", "writable list"]
 )
 def test_bad_keys_and_lists_are_one_line_and_local_caching_goes_on(
-    near: Team, tmp_path: Path, case: str, capfd: pytest.CaptureFixture[str]
+    near: Team, tmp_path: Path, case: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _said.clear()
+    monkeypatch.setattr(log, "_said", set())
     options = {"remote": near.url, "trust": near.list.path, "signing_key": str(near.directory / "trusted.key")}
     if case == "readable key":
         Path(options["signing_key"]).chmod(0o644)
@@ -166,6 +167,57 @@ def test_bad_keys_and_lists_are_one_line_and_local_caching_goes_on(
     words = {"readable key": "chmod 600", "no key": "trust keygen", "empty list": "trusts no key",
              "broken list": "line 1", "unreachable": "cannot be reached", "writable list": "chmod 644"}  # fmt: skip
     assert words[case] in err
+
+
+def test_without_cryptography_nothing_signed_is_used_and_local_caching_goes_on(
+    near: Team, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also nothing is replaced: what cannot be checked may be good."""
+    entry = make_entry(1)
+    assert near.machine().publish(entry)
+    monkeypatch.setattr(log, "_said", set())
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.asymmetric", None)
+    options = {"remote": near.url, "trust": near.list.path, "signing_key": str(near.directory / "trusted.key")}
+    with hotstart.Cache(tmp_path / "store", allow_unsigned=True, **options) as cache:  # type: ignore[arg-type]
+        assert cache.get_or_compile(key_of(1), lambda: {"x": b"1"})["x"] == b"1"
+        cache.close()
+        said = cache.stats()["remote"]
+    assert said["rejected.missing_extra"] >= 1
+    assert "replaced" not in said
+    err = capfd.readouterr().err
+    assert 'pip install "hotstart[sign]"' in err
+    assert err.count("\n") <= 2, err
+    monkeypatch.delitem(sys.modules, "cryptography.hazmat.primitives.asymmetric")
+    assert same(near.machine().read(entry.digest), entry)
+
+
+@pytest.mark.parametrize("how", ["Process", "Pool"])
+def test_a_worker_of_multiprocessing_that_ends_has_sent_everything(near: Team, tmp_path: Path, how: str) -> None:
+    """Such a process ends without what is registered at exit."""
+    program = f"""
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+import hotstart
+context = multiprocessing.get_context("fork")
+cache = hotstart.Cache({str(tmp_path / "store")!r}, remote={near.url!r}, trust={near.list.path!r},
+                       signing_key={str(near.directory / "trusted.key")!r})
+
+def work(first):
+    for number in range(first, first + 20):
+        cache.put(hotstart.Key("test", name="kernel", number=number), {{"cubin": bytes(1000)}})
+
+if {how!r} == "Process":
+    workers = [context.Process(target=work, args=(first,)) for first in (0, 20)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+else:
+    with ProcessPoolExecutor(2, mp_context=context) as pool:
+        list(pool.map(work, (0, 20)))
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+    assert len(list(near.machine().remotes[0].list("v1/main/entries/"))) == 40
 
 
 def test_what_a_project_may_say(near: Team, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

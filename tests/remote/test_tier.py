@@ -124,6 +124,18 @@ def test_a_chain_is_written_whole_but_for_what_is_read_only_or_too_small(near: T
     assert there == [True, False, True]
 
 
+def test_a_value_over_the_limit_goes_to_the_object_tier_alone(near: Team, redis_url: str) -> None:
+    small, large = make_entry(1), make_entry(2, {"so": random.Random(1).randbytes(50_000)})
+    writer = near.machine(url=f"{redis_url}&max_value=10000,{near.url}")
+    assert writer.publish(small) and writer.publish(large)
+    assert "refused.oversize" not in counted(writer)
+    there = {
+        url: [same(near.machine(url=url).read(entry.digest), entry) for entry in (small, large)]
+        for url in (redis_url, near.url)
+    }
+    assert there == {redis_url: [True, False], near.url: [True, True]}
+
+
 def test_scopes_are_read_in_order_and_only_the_first_is_written(near: Team) -> None:
     near.list.add(near.trusted.public, ["pr-*"])
     mine, theirs = make_entry(1, {"x": b"mine"}), make_entry(1, {"x": b"main"})

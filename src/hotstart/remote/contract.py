@@ -19,7 +19,12 @@ from __future__ import annotations
 
 import threading
 
-from ..errors import HotstartError, UsageError
+from ..errors import AbsentError as AbsentError
+from ..errors import BrokenError as BrokenError
+from ..errors import RefusedError as RefusedError
+from ..errors import RemoteError as RemoteError
+from ..errors import TimedOutError as TimedOutError
+from ..errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,38 +44,6 @@ _MAX_NAME = 512
 
 #: How many requests of one call are under way at the same time.
 _PARALLEL = 8
-
-
-class RemoteError(HotstartError):
-    """A remote did not do what it was asked; ``cause`` is the word it is counted under."""
-
-    kind = "broken"
-
-    def __init__(self, message: str, cause: str = "") -> None:
-        super().__init__(message)
-        self.cause = cause or self.kind
-
-
-class AbsentError(RemoteError):
-    """No object of that name."""
-
-    kind = "absent"
-
-
-class RefusedError(RemoteError):
-    """It will say no again if asked again."""
-
-    kind = "refused"
-
-
-class TimedOutError(RemoteError):
-    """It did not answer in time."""
-
-    kind = "timed_out"
-
-
-class BrokenError(RemoteError):
-    """It could not be reached, or what came is not what was asked for."""
 
 
 class Found:

@@ -6,6 +6,7 @@ A normal end waits for it, but not for long.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections import deque
@@ -24,8 +25,10 @@ MOST_BYTES = 256 << 20
 class Queue:
     """Jobs run one after another. One that raises is counted; the thread goes on."""
 
-    def __init__(self, counters: Counters) -> None:
+    def __init__(self, counters: Counters, limit: float = 10.0) -> None:
+        """``limit``: seconds that an end which nobody else sees to may wait."""
         self._counters = counters
+        self._limit = limit
         self._start()
 
     def _start(self) -> None:
@@ -52,8 +55,15 @@ class Queue:
                     self._jobs.pop()
                     self._counters.add("remote.dropped")
                     return False
+                self._see_to_the_end()
             self._changed.notify_all()
         return True
+
+    def _see_to_the_end(self) -> None:
+        """Processes of ``multiprocessing`` end without what is registered at exit: they have a register apart."""
+        util = sys.modules.get("multiprocessing.util")
+        if util is not None:
+            util.Finalize(self, self.flush, args=(self._limit,), exitpriority=10)
 
     def flush(self, limit: float) -> bool:
         """Wait until everything is out, at most ``limit`` seconds; whether it is. What is left is dropped."""

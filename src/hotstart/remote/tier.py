@@ -81,7 +81,7 @@ class RemoteTier:
         self.limit = limit
         self.hits = 0
         self.saved = 0.0
-        self.queue = Queue(counters)
+        self.queue = Queue(counters, EXIT_LIMIT)
         self.leases = Leases(self, lease)
         self._lock = threading.Lock()
         self._absent: dict[str, float] = {}
@@ -148,7 +148,8 @@ class RemoteTier:
 
     def _reject(self, remote: Guarded, name: str, tag: str, error: RejectedError) -> None:
         self.counters.add(f"remote.rejected.{error.cause}")
-        self._rejected[remote.identity, name] = tag
+        if error.cause != "missing_extra":  # then it may be a good one: not ours to replace
+            self._rejected[remote.identity, name] = tag
         say("warning", f"{remote.shown}: {name} is not used: {error}", once=f"rejected {error.cause}")
 
     def _fill(self, nearer: list[Guarded], name: str, raw: Any) -> None:

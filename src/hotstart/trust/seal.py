@@ -22,7 +22,7 @@ from ..errors import HotstartError
 from ..keys.digest import decode, encode, threads_for
 from ..log import say
 from .scope import TrustList
-from .signing import SigningKey
+from .signing import MissingSignerError, SigningKey
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -100,7 +100,11 @@ class Trust:
         if entry is not None and entry.revoked:
             raise RejectedError(f"signed by {statement.producer}, which was revoked", "revoked")
         if entry is not None and entry.covers(statement.scope) and signature:
-            if not entry.key.checks(signature, _SIGNED + raw):
+            try:
+                good = entry.key.checks(signature, _SIGNED + raw)
+            except MissingSignerError as error:
+                raise RejectedError(str(error), "missing_extra") from None
+            if not good:
                 raise RejectedError(f"the signature of {statement.producer} does not match", "signature")
             return
         if self.allow_unsigned:
