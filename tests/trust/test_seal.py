@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hotstart import log
 from hotstart.trust.scope import TrustList
 from hotstart.trust.seal import STATEMENT_LIMIT, RejectedError, Sealed, Statement, Trust, seal
 from hotstart.trust.signing import SigningKey, keygen
@@ -95,8 +96,10 @@ def test_a_revoked_key_is_out_even_where_unsigned_is_allowed(trust: Trust, signe
 
 
 def test_unsigned_is_let_in_only_loudly(
-    trust: Trust, stranger: SigningKey, signer: SigningKey, capfd: pytest.CaptureFixture[str]
-) -> None:
+    trust: Trust, stranger: SigningKey, signer: SigningKey, capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(log, "_said", set())  # once a process, and other tests say it too
     open_door = Trust(trust.trusted, allow_unsigned=True)
     opened(sealed(None), open_door)
     opened(sealed(stranger), open_door)
