@@ -7,7 +7,7 @@ PIP     = $(PY) -m pip install --quiet --disable-pip-version-check
 FRAMEWORKS_PY  = .venv-frameworks/bin/python
 FRAMEWORKS_PIP = $(FRAMEWORKS_PY) -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-all test-pythons bench check clean
+.PHONY: demo test test-all test-azure test-pythons bench check clean
 .DELETE_ON_ERROR:
 
 $(PY):
@@ -41,6 +41,13 @@ test-all: test .venv-frameworks/.installed
 	$(FRAMEWORKS_PIP) --no-deps -r tests/frameworks/requirements-nodeps.txt
 	@touch $@
 
+# Azure Blob, against Azurite, which wants Node.
+AZURITE = .node/node_modules/.bin/azurite-blob
+
+test-azure: $(VENV)/.installed-test
+	test -x $(AZURITE) || npm install --no-fund --no-audit --prefix .node azurite
+	HOTSTART_AZURITE=$(AZURITE) $(PY) -m pytest tests/remote/test_clouds.py
+
 # The core on other Pythons: make test-pythons PYTHONS="python3.12 python3.13"
 PYTHONS ?= python3.12 python3.13
 test-pythons:
@@ -65,4 +72,4 @@ bench: $(VENV)/.installed-test $(VENV)/.installed-bench
 	$(PY) -m benchmarks
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .node .mypy_cache .ruff_cache .pytest_cache
