@@ -19,10 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.torch.hot_children import RANKS, child, start_ranks, wait_for_the_helper
+    from tests.torch.hot_staging import Stage, staged
 else:
     from hot_children import RANKS, child, start_ranks, wait_for_the_helper
 
 pytest.importorskip("torch", reason="needs torch (any build, no GPU)")
+if not TYPE_CHECKING:
+    from hot_staging import staged
 
 HERE = Path(__file__).parent
 SOURCE = HERE.parents[1] / "src" / "hotstart" / "torch"
@@ -121,3 +124,10 @@ def hot(cache_of: Callable[[Path], Cache], built: Callable[[str], Path]) -> Call
         return made, plain
 
     return compiled
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    """A store of its own, and packages that are made in half a second."""
+    monkeypatch.setenv("HOTSTART_HOME", str(tmp_path))
+    return staged(Cache(f"{tmp_path}/store"), monkeypatch)

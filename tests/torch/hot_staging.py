@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import hotstart.torch
 from hotstart.keys.key import Key, _restore
-from hotstart.torch import jobs, record, verify, versions
+from hotstart.torch import jobs, record, state, verify, versions
 
 if TYPE_CHECKING:
     import pytest
@@ -94,5 +94,11 @@ class Stage:
 def staged(cache: Cache, patch: pytest.MonkeyPatch) -> Stage:
     patch.setattr(versions, "load", Program)
     patch.setattr(jobs.Job, "start", _start)
-    patch.setattr(verify.state, "apply", lambda described: None)  # it is this process, and they are set
+    patch.setattr(state, "apply", lambda described: None)  # it is this process, and they are set
     return Stage(cache)
+
+
+def same(found: Any, wanted: Any) -> None:
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5, check_stride=False)
+    if isinstance(wanted, torch.Tensor):
+        assert found.dtype == wanted.dtype

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import hotstart.torch
+from hotstart import log
 from hotstart.cache import Cache
+from hotstart.cli.main import main
 from hotstart.errors import UsageError
 from hotstart.torch import jobs, promote, record, versions
 from hotstart.torch.key import Call
@@ -203,7 +205,9 @@ def test_memory_that_is_short_skips_the_promotion(store: Cache, monkeypatch: pyt
     assert (said["event"], "memory" in said["reason"]) == ("skipped", True)
 
 
-def test_a_wrong_package_is_found_by_the_check_and_goes(built: Callable[[str], Path], store: Cache) -> None:
+@pytest.fixture
+def wrong(built: Callable[[str], Path], store: Cache) -> Any:
+    """A store with a package that is filed under the key of another call, and that call."""
     x, y = models.matrices()
     hotstart.torch.mark_dynamic(x, 0, max=64)
     with torch.no_grad():
@@ -212,12 +216,124 @@ def test_a_wrong_package_is_found_by_the_check_and_goes(built: Callable[[str], P
     entry = Cache(f"{built('function')}/store").get(cubed)
     assert entry is not None
     store.put(squared, dict(entry.items()), meta=entry.meta)
-    made = compiled(models.plain_function, store, promote="never", check=True)
+    return squared, (x, y), entry
+
+
+def check_first(store: Cache, args: tuple[Any, Any], **arguments: Any) -> None:
+    made = compiled(models.plain_function, store, **arguments)
     with torch.no_grad():
-        for found, wanted in zip(made(x, y, power=2), models.plain_function(x, y, power=2), strict=True):
+        for found, wanted in zip(made(*args, power=2), models.plain_function(*args, power=2), strict=True):
             torch.testing.assert_close(found, wanted)
-    assert squared not in store
+
+
+def test_a_wrong_package_is_found_by_the_check_and_set_aside(
+    wrong: Any, store: Cache, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key, args, _ = wrong
+    check_first(store, args, promote="never", check=True)
+    assert key not in store
     assert [line["event"] for line in hotstart.torch.records()] == ["hit", "quarantined"]
+    assert len(list((tmp_path / "store" / "quarantine").iterdir())) == 1
+    assert store.stats()["corrupt"] == 1
+    assert "is in quarantine: tensor 0 of the result" in capsys.readouterr().err
+    assert main(["stats"]) == 0
+    assert "1 quarantined" in capsys.readouterr().out
+    main(["doctor"])
+    assert "1 damaged file set aside" in capsys.readouterr().out
+    assert store.verify()["damaged"] == []
+
+
+def test_a_wrong_package_is_neither_built_again_nor_served_when_it_comes_back(
+    wrong: Any, store: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, args, entry = wrong
+    check_first(store, args, promote="now", check=True)
+    said = hotstart.torch.records()
+    assert [line["event"] for line in said] == ["hit", "quarantined", "skipped"]
+    assert "a check found the package wrong" in said[-1]["reason"]
+    store.put(key, dict(entry.items()), meta=entry.meta)  # as a remote store would give it back
+    check_first(store, args, promote="never", check=False)
+    assert [line["event"] for line in hotstart.torch.records()][3:] == []
+    # Another compiler may build another package; that one is served.
+    monkeypatch.setenv("CXX", "another")
+    claimed = jobs.claim(store, key)
+    assert isinstance(claimed, jobs.Job)
+    claimed.release()
+
+
+# -- one line for each ----------------------------------------------------------------
+
+
+def uses_autograd(x: Any) -> Any:
+    return Twice.apply(x)
+
+
+def breaks_the_graph(x: Any) -> Any:
+    torch._dynamo.graph_break()
+    return x + 1
+
+
+def branches(x: Any) -> Any:
+    return x + 1 if x.sum() > 0 else x - 1
+
+
+class HalfOnMeta(torch.nn.Module):  # type: ignore[misc]
+    """As a model whose parts are on two devices, one of which has no content."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(2))
+        self.other = torch.nn.Parameter(torch.ones(2, device="meta"))
+
+    def forward(self, x: Any) -> Any:
+        return x * self.weight
+
+
+LINES: dict[str, tuple[Any, bool, str, str]] = {
+    "custom autograd": (uses_autograd, True, "gradients are wanted", "torch.no_grad()"),
+    "graph break": (breaks_the_graph, False, "the graph breaks", "torch._dynamo.explain says where"),
+    "data": (branches, False, "the graph breaks", "torch.cond"),
+    "several devices": (HalfOnMeta(), False, "other is a tensor of layout torch.strided on meta", "to_empty()"),
+    "file": (opens_a_file, False, "reads files", "put what it reads into the key"),
+}
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_it_runs_and_one_line_says_why_and_what_would_change_it(
+    store: Cache, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target, grad, reason, advice = LINES[name]
+    monkeypatch.setattr(log, "_said", set())
+    if grad:
+        monkeypatch.setenv("HOTSTART_LOG", "info")  # training is ordinary, and not said unasked
+    made = compiled(target, store)
+    x = torch.ones(2, requires_grad=grad)
+    with torch.set_grad_enabled(grad):
+        for _ in range(3):
+            torch.testing.assert_close(made(x), target(x))
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("hotstart: ")]
+    assert len(lines) == 1, lines
+    assert "will not start hot" in lines[0]
+    assert reason in lines[0]
+    assert advice in lines[0]
+    assert main(["why"]) == 0
+    told = capsys.readouterr().out
+    assert reason in told
+    assert advice in told
+
+
+def test_a_torch_outside_the_tested_range_is_said_once(
+    store: Cache, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(versions, "NEWEST", (2, 10))
+    monkeypatch.setattr(log, "_said", set())
+    for _ in range(2):
+        made = compiled(torch.nn.ReLU(), store)
+        for size in (2, 3):
+            assert made(-torch.ones(size)).tolist() == [0.0] * size
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("hotstart: ")]
+    assert len(lines) == 1, lines
+    assert "is outside the tested range (2.11 to 2.10); use a torch in that range" in lines[0]
 
 
 def test_a_damaged_record_is_passed_over(store: Cache) -> None:

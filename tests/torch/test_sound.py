@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import types
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -99,6 +100,26 @@ def library_function_exchanged(model: Any, patch: pytest.MonkeyPatch) -> None:
 
 def function_behind_a_library_method(model: Any, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(F, "layer_norm", lambda x, *rest: x * 0.1)
+
+
+def attention_patched(model: Any, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(F, "scaled_dot_product_attention", lambda q, k, v, **rest: v * 2)
+
+
+def function_two_calls_deep(model: Any, patch: pytest.MonkeyPatch) -> None:
+    """nn.Embedding calls F.embedding, which calls this."""
+    original = torch.embedding
+    patch.setattr(torch, "embedding", lambda *args: original(*args) * 3)
+
+
+def functions_of_a_layer(model: Any, patch: pytest.MonkeyPatch) -> None:
+    """Not what is in the library's module, but what another one of its modules takes for it."""
+    other = types.SimpleNamespace(linear=lambda x, weight, bias: F.linear(x, weight, bias) * 3)
+    patch.setattr(torch.nn.modules.linear, "F", other)
+
+
+def library_class_attribute(model: Any, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(torch.nn.Embedding, "forward", lambda self, x: F.embedding(x, self.weight) * 3)
 
 
 def subclass(model: Any, patch: pytest.MonkeyPatch) -> None:
@@ -273,6 +294,7 @@ CHANGES: tuple[Change, ...] = (
     *(attribute, attribute_type, attribute_of_a_child, library_attribute, global_constant, global_table),
     *(helper_replaced, helper_code, method_patched, method_of_the_instance, library_method_patched),
     *(library_function_patched, library_function_exchanged, function_behind_a_library_method, subclass),
+    *(attention_patched, function_two_calls_deep, functions_of_a_layer, library_class_attribute),
     *(forward_hook, forward_pre_hook, global_hook, parametrization, module_replaced, module_added),
     *(parameter_renamed, bias_dropped, untied, tied_elsewhere, dtype, dtype_of_one, stride, transposed_in_place),
     *(buffer_shape, plain_tensor_shape, tensor_becomes_number, training, default_device, function_mode),

@@ -1,9 +1,12 @@
-"""``check=True``: the first result of a package beside eager's."""
+"""``check=True``: the first result of a package beside eager's, and what becomes of one that is wrong."""
 
 from __future__ import annotations
 
+import os
+
 import torch
 
+from . import marks
 from .compare import difference
 from .package import OTHER
 from .reasons import NotHotError
@@ -13,7 +16,31 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from ..cache import Cache
+    from ..keys.key import Key
     from .package import Package
+
+
+def condemn(cache: Cache, key: Key, reason: str) -> None:
+    """Move a wrong package aside, as the store does with a damaged one, and see to it that it does not come back.
+
+    It is counted and lies in ``quarantine/``, at most 32 files, for inspection. Built again it
+    would be as wrong: so it is not, until the key or the compiler is another one, or the mark
+    is a month old. And should a remote store have it still, it is known by its digest.
+    """
+    entry = cache.get(key)
+    if entry is None:
+        return  # another process was faster
+    marks.fail(marks.folder_of(cache, key), f"a check found the package wrong: {reason}", entry["package"])
+    cache._memory.delete(key.digest)
+    disk = cache._disk
+    if disk is None:
+        return
+    try:
+        identity = os.stat(disk.path(key.digest), follow_symlinks=False)
+    except OSError:
+        return  # it is in a layer that is not ours to change; the mark keeps it from being served
+    disk.found_damaged(key.digest, identity, f"its result is not eager's: {reason}")
 
 
 def verified(target: Any, package: Package, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, str]:

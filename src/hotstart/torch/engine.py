@@ -7,26 +7,30 @@ import json
 import os
 import threading
 import weakref
+from contextlib import contextmanager
 from types import MethodType
 
 import torch
 
 from ..log import say
-from . import record, versions
+from . import marks, record, versions
 from .key import Call, name_of
 from .package import OTHER, Package
 from .reasons import NotHotError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     from ..cache import Cache
     from ..keys.key import Key
     from .promotion import Wanted
 
-_BREAKS = NotHotError("the graph breaks", "torch._dynamo.explain says where")
+_BREAKS = NotHotError(
+    "the graph breaks",
+    "torch._dynamo.explain says where; torch.where and torch.cond keep what depends on data in the graph",
+)
 
 #: Packages in use by one wrapper, and packages it asks helpers for: as many shapes as torch.compile takes.
 _SHAPES = 8
@@ -135,8 +139,11 @@ class Engine:
         from ..compilers.private import Private
 
         try:
+            if marks.is_condemned(marks.folder_of(cache, key), entry["package"]):
+                raise NotHotError("a check has found this package to be wrong")
             path = Private().path_for(f"{key.digest[:40]}.pt2", entry["package"])
-            loader = versions.load(path, call.device[1])
+            with _unpacked_in(os.path.dirname(path)):
+                loader = versions.load(path, call.device[1])
             package = Package(call, loader, json.loads(entry.meta["about"]), key.digest)
         except NotHotError as error:
             say("info", f"{self.name}: {error}")
@@ -160,14 +167,14 @@ class Engine:
     def _serve(self, package: Package, cache: Cache, key: Key, args: Any, kwargs: Any) -> Any:
         first = package not in self._packages
         if self.check and first:
-            from .check import verified
+            from .check import condemn, verified
 
             made, reason = verified(self.target, package, args, kwargs)
             if reason:
-                cache.delete(key)
+                condemn(cache, key, reason)
                 self._served.remove(package)
                 record.note("quarantined", self.name, key.digest, reason)
-                say("error", f"{self.name}: its package was not right and is gone: {reason}")
+                say("error", f"{self.name}: its package was wrong, and is in quarantine: {reason}")
                 return OTHER
         else:
             made = package(args, kwargs)
@@ -184,7 +191,8 @@ class Engine:
     def _refuse(self, error: NotHotError, shape: object, args: Any, kwargs: Any) -> Any:
         self._remember(shape)
         record.note("plain", self.name, "", error.reason, error.advice)
-        say("info", f"{self.name} runs as plain torch.compile: {error}", once=f"plain {self.name} {error}")
+        level = "info" if error.expected else "warning"
+        say(level, f"{self.name} will not start hot: {error}", once=f"cold {self.name} {error}")
         return self.run_plain(args, kwargs)
 
     def _miss(self, cache: Cache, key: Key, call: Call, shape: object, args: Any, kwargs: Any) -> Any:
@@ -268,6 +276,20 @@ class Engine:
         if self._cache.path is None:
             raise NotHotError("there is no store on disk", "unset HOTSTART_DISABLE, or give a cache with a path")
         return self._cache
+
+
+@contextmanager
+def _unpacked_in(directory: str) -> Iterator[None]:
+    """Let the loader unpack to this directory, which goes when the process does, however that ends."""
+    was = os.environ.get("TMPDIR")
+    os.environ["TMPDIR"] = directory
+    try:
+        yield
+    finally:
+        if was is None:
+            os.environ.pop("TMPDIR", None)
+        else:
+            os.environ["TMPDIR"] = was
 
 
 def _signature(args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:

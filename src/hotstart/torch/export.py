@@ -88,7 +88,7 @@ def export(target: Callable[..., Any], call: Call) -> tuple[Any, Template, list[
         first = next((line for line in str(error).splitlines() if line.strip()), "")
         raise NotHotError(
             f"torch.export cannot take it ({type(error).__name__}: {first.strip()[:300]})",
-            "control flow must not depend on the values of tensors, nor leave torch",
+            "control flow must not depend on the values of tensors (torch.where and torch.cond may), nor leave torch",
         ) from None
     for node in program.graph.nodes:
         _check_operator(node)

@@ -5,9 +5,10 @@ holds the lock exports; the lock then goes to the helper, which inherits the ope
 it is held until the helper ends, however it ends, and not a moment longer. Of eight ranks
 that start together one exports and seven find the lock taken.
 
-Beside the folder: ``KEY.tries`` counts helpers that were started, so that one that dies
-each time is not started for ever, and ``KEY.failed`` says why a helper gave up, so that
-the same is not tried again with the same compiler.
+Beside the folder: ``KEY.tries`` counts those that began, exporting or as a helper, and
+were not heard of again, so that one that dies each time is not begun for ever; ``KEY.failed``
+(``marks``) says why a helper gave up. Whoever claims a job sweeps: folders that nobody
+holds after an hour, and marks after a month.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ import shutil
 import sys
 import time
 
-from ..keys.digest import digest_of
 from . import record
+from .marks import failure, folder_of, write
 from .reasons import NotHotError
 
 TYPE_CHECKING = False
@@ -30,12 +31,12 @@ if TYPE_CHECKING:
     from ..cache import Cache
     from ..keys.key import Key
 
-#: Helpers started for one key before it is left alone: they were killed, each time.
+#: Times that one key is begun before it is left alone: whoever was at it was killed, each time.
 _TRIES = 3
 #: Host memory that an Inductor compile wants for itself, and device memory for trying kernels.
 _HOST_BYTES, _DEVICE_BYTES = 2 << 30, 1 << 30
-#: A folder without a helper that is older than this is removed.
-_STALE = 86400.0
+#: Seconds after which a folder that nobody holds is removed, and a mark. A mark that is gone lets people try again.
+_STALE, _FORGOTTEN = 3600.0, 30 * 86400.0
 
 
 class Job:
@@ -49,8 +50,10 @@ class Job:
         self.fd = fd
 
     def release(self) -> None:
-        """Let others try; the lock file goes while it is still ours."""
+        """Let others try: nothing of ours stays, and the lock file goes while it is still ours."""
         if self.fd >= 0:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            _remove(f"{self.folder}.tries")
             _remove(f"{self.folder}.lock")
             os.close(self.fd)
             self.fd = -1
@@ -62,8 +65,7 @@ class Job:
 
         if not sys.executable:
             raise NotHotError("this process does not know its Python", "use warm() from an ordinary one")
-        _write(f"{self.folder}.tries", str(_tries(self.folder) + 1))
-        _write(f"{self.folder}/cache.json", json.dumps(_describe(cache)))
+        write(f"{self.folder}/cache.json", json.dumps(_describe(cache)))
         with open(f"{self.folder}/log", "ab") as log:
             helper = subprocess.Popen(
                 [sys.executable, "-m", "hotstart.torch.promote", self.folder, str(self.fd)],
@@ -83,18 +85,12 @@ class Job:
             Thread(target=helper.wait, daemon=True).start()  # so that it does not stay behind as a zombie
 
 
-def folder_of(cache: Cache, key: Key) -> str:
-    return f"{record.directory()}/jobs/{key.digest[:40]}-{digest_of((cache.path or '').encode())[:8]}"
-
-
 def claim(cache: Cache, key: Key) -> Job | str:
     """The job, when it is ours to do; otherwise why it is not."""
     folder = folder_of(cache, key)
     failed = failure(folder)
     if failed:
         return f"it was tried before: {failed}"
-    if _tries(folder) >= _TRIES:
-        return f"{_TRIES} helpers were killed before they were done"
     try:
         os.makedirs(os.path.dirname(folder), mode=0o700, exist_ok=True)
         fd = _lock(f"{folder}.lock")
@@ -102,7 +98,14 @@ def claim(cache: Cache, key: Key) -> Job | str:
         return f"no helper can be started ({error.strerror})"
     if fd is None:
         return "another process is building it"
+    if _tries(folder) >= _TRIES:  # asked with the lock: the last one may be at it still
+        _remove(f"{folder}.lock")
+        os.close(fd)
+        return f"it was begun {_TRIES} times, and each time killed before it was done"
     shutil.rmtree(folder, ignore_errors=True)
+    # Before the export: a process that is killed in it, for want of memory, must not be killed at every start.
+    write(f"{folder}.tries", str(_tries(folder) + 1))
+    sweep()
     return Job(key, folder, fd)
 
 
@@ -134,20 +137,6 @@ def available() -> int:
     return 1 << 62
 
 
-def failure(folder: str) -> str:
-    """Why the last helper gave up, if it did so with the compiler that is set now."""
-    try:
-        with open(f"{folder}.failed") as file:
-            noted = json.load(file)
-    except (OSError, ValueError):
-        return ""
-    return str(noted["reason"]) if noted.get("cxx") == os.environ.get("CXX", "") else ""
-
-
-def fail(folder: str, reason: str) -> None:
-    _write(f"{folder}.failed", json.dumps({"reason": reason, "cxx": os.environ.get("CXX", "")}))
-
-
 def finish(folder: str) -> None:
     """The helper is done, well or not: nothing of the folder is needed any more."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -156,24 +145,28 @@ def finish(folder: str) -> None:
 
 
 def sweep() -> None:
-    """Remove what helpers that were killed long ago have left."""
+    """Remove what was left by those that were killed long ago; what somebody holds stays."""
     jobs = f"{record.directory()}/jobs"
     try:
-        names = [entry.name for entry in os.scandir(jobs)]
+        found = [(entry.path, entry.is_dir(), entry.stat().st_mtime) for entry in os.scandir(jobs)]
     except OSError:
-        return
-    for name in names:
-        path = f"{jobs}/{name}"
+        return  # there is none, or one of them has just gone: the next one sweeps
+    now = time.time()
+    for path, is_folder, changed in found:
+        folder, _, kind = (path, "", "") if is_folder else path.rpartition(".")
+        if now - changed < (_STALE if is_folder or kind == "lock" else _FORGOTTEN):
+            continue
         try:
-            if not os.path.isdir(path) or time.time() - os.stat(path).st_mtime < _STALE:
-                continue
-            fd = _lock(f"{path}.lock")
-            if fd is not None:
-                shutil.rmtree(path, ignore_errors=True)
-                _remove(f"{path}.lock")
-                os.close(fd)
+            fd = _lock(f"{folder}.lock")
         except OSError:
-            continue  # somebody else was faster
+            continue  # not ours to remove
+        if fd is not None:
+            if is_folder:
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                _remove(path)
+            _remove(f"{folder}.lock")
+            os.close(fd)
 
 
 def _lock(path: str) -> int | None:
@@ -219,14 +212,6 @@ def _tries(folder: str) -> int:
             return int(file.read() or 0)
     except (OSError, ValueError):
         return 0
-
-
-def _write(path: str, text: str) -> None:
-    try:
-        with open(path, "w") as file:
-            file.write(text)
-    except OSError:
-        pass  # what is lost is the memory of a failure: it will be tried again
 
 
 def _remove(path: str) -> None:

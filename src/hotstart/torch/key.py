@@ -10,8 +10,8 @@ import torch
 
 from ..errors import UncacheableError
 from ..keys.functions import distributions
-from ..keys.key import Key
 from ..keys.functions.walk import Walk
+from ..keys.key import Key
 from . import reads, state
 from .patched import patches
 from .reach import places
@@ -84,6 +84,7 @@ class Call:
             raise NotHotError(
                 "gradients are wanted: training runs on torch.compile's own caches",
                 "call it under torch.no_grad() or torch.inference_mode() for inference",
+                expected=True,
             )
         self.device = _device(tensors)
         #: For each input, for each dimension marked as dynamic, its range.
@@ -170,7 +171,10 @@ def options_of(arguments: Mapping[str, Any]) -> dict[str, object]:
 
 def _check_input(tensor: Any) -> None:
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.device.type == "meta":
-        raise NotHotError(f"an input is a tensor of layout {tensor.layout} on {tensor.device.type}")
+        raise NotHotError(
+            f"an input is a tensor of layout {tensor.layout} on {tensor.device.type}",
+            "packages take dense tensors that have content",
+        )
     if tensor.is_conj() or tensor.is_neg():
         raise NotHotError("an input is lazily conjugated or negated", "call resolve_conj() or resolve_neg()")
 
@@ -179,7 +183,10 @@ def _device(tensors: list[Any]) -> tuple[str, int]:
     """The one device that everything is on. Scalars may stay on the CPU, as everywhere in torch."""
     found = {tensor.device for tensor in tensors if tensor.dim() or tensor.device.type != "cpu"}
     if len(found) > 1:
-        raise NotHotError(f"tensors are on several devices ({', '.join(sorted(map(str, found)))})")
+        raise NotHotError(
+            f"tensors are on several devices ({', '.join(sorted(map(str, found)))})",
+            "compile the parts that are each on one device",
+        )
     if not found:
         return "cpu", -1
     device = found.pop()

@@ -15,7 +15,7 @@ import sys
 import time
 from base64 import b64decode
 
-from . import jobs, record
+from . import jobs, marks, record
 from .reasons import NotHotError
 
 TYPE_CHECKING = False
@@ -55,7 +55,7 @@ def main(folder: str) -> int:
     except Exception as error:
         reason = str(error) if isinstance(error, NotHotError) else f"{type(error).__name__}: {error}"
         reason = reason.strip().splitlines()[0][:500] if reason.strip() else type(error).__name__
-        jobs.fail(folder, reason)
+        marks.fail(folder, reason)
         record.note("failed", key.name, key.digest, reason, getattr(error, "advice", ""))
         if not isinstance(error, NotHotError):
             import traceback
@@ -128,6 +128,9 @@ def _verify(folder: str) -> str:
     try:
         tried = subprocess.run(
             [sys.executable, "-m", "hotstart.torch.verify", folder],
+            # What is unpacked here goes with the folder, however it ends. Not so for the compile:
+            # Inductor keeps 150 MB of precompiled headers there, for all.
+            env={**os.environ, "TMPDIR": folder},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -19,8 +19,8 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 import torch
 
 from ..errors import UncacheableError
-from ..keys.functions import distributions, installed
 from ..keys import functions
+from ..keys.functions import distributions, installed
 from ..keys.functions.objects import attributes_of
 from ..keys.functions.walk import PLAIN, WRITERS, Walk
 from .reasons import NotHotError
@@ -125,7 +125,10 @@ class Survey(Walk):
         if type(tensor) not in PLAIN_TENSORS:
             raise NotHotError(f"{name} is a {type(tensor).__qualname__}, which is more than a tensor")
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.device.type == "meta":
-            raise NotHotError(f"{name} is a tensor of layout {tensor.layout} on {tensor.device.type}")
+            raise NotHotError(
+                f"{name} is a tensor of layout {tensor.layout} on {tensor.device.type}",
+                "packages take dense tensors that have content; a model on meta is materialised by to_empty()",
+            )
         if tensor.is_conj() or tensor.is_neg():
             raise NotHotError(f"{name} is lazily conjugated or negated", "call resolve_conj() or resolve_neg()")
         if id(tensor) not in self._lifted:

@@ -88,7 +88,7 @@ def compile_package(module: Any, inputs: tuple[Any, ...], options: dict[str, Any
 
         offer_bias()
     made: Any = torch._inductor.aot_compile(module, inputs, options={**options, "aot_inductor.package": True})
-    with tempfile.TemporaryDirectory() as empty:
+    with tempfile.TemporaryDirectory(dir=os.path.dirname(path)) as empty:
         package_aoti(path, [_without_source(file, empty) for file in made])
 
 

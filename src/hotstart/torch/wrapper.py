@@ -33,10 +33,18 @@ class CompiledModule(torch.nn.Module):  # type: ignore[misc]
         self.training = module.training
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._forward_hooks or self._forward_pre_hooks or self._backward_hooks or self._backward_pre_hooks:
+            return super().__call__(*args, **kwargs)  # put on this object and not on the model
         return self._engine.call(args, kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self._engine.call(args, kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CompiledModule:
+        from copy import deepcopy
+
+        copied, engine = deepcopy(self._orig_mod, memo), self._engine
+        return CompiledModule(copied, Engine(copied, engine._cache, engine.promote, engine.check, engine.arguments))
 
     def __getattr__(self, name: str) -> Any:
         if name == "_orig_mod":
