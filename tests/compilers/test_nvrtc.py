@@ -258,9 +258,9 @@ def test_failures_are_remembered_only_if_asked(cache: hotstart.Cache, monkeypatc
     runs = []
     real = nvrtc._run
 
-    def counted(*arguments: Any) -> None:
+    def counted(*arguments: Any) -> Any:
         runs.append(1)
-        real(*arguments)
+        return real(*arguments)
 
     monkeypatch.setattr(nvrtc, "_run", counted)
     logs = []
@@ -275,19 +275,128 @@ def test_failures_are_remembered_only_if_asked(cache: hotstart.Cache, monkeypatc
     assert len(runs) == 2
 
 
+def test_a_failure_of_a_header_half_saved_is_not_remembered(
+    cache: hotstart.Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write("value.h", "#define VALUE 1\n")
+    real = nvrtc._compile
+
+    def meddling(*arguments: Any) -> hotstart.Compiled:
+        write("value.h", "#error half saved\n")
+        try:
+            return real(*arguments)
+        finally:
+            write("value.h", "#define VALUE 1\n")
+
+    arguments: dict[str, Any] = {"arch": "sm_90", "cache": cache, "cache_failures": True}
+    with monkeypatch.context() as context:
+        context.setattr(nvrtc, "_compile", meddling)
+        with pytest.raises(hotstart.CompileError, match="half saved"):
+            nvrtc.compile(INCLUDING, **arguments)
+    assert nvrtc.compile(INCLUDING, **arguments).cubin is not None
+
+
+@pytest.mark.parametrize("status", ["NVRTC_ERROR_OUT_OF_MEMORY", "NVRTC_ERROR_INTERNAL_ERROR"])
+def test_failures_of_the_machine_are_not_remembered(
+    cache: hotstart.Cache, monkeypatch: pytest.MonkeyPatch, status: str
+) -> None:
+    """Staged: NVRTC cannot be made to run out of memory at will."""
+
+    def failing(*_: Any) -> hotstart.Compiled:
+        raise hotstart.CompileError(f"default_program: {status}", "", status)
+
+    with monkeypatch.context() as context:
+        context.setattr(nvrtc, "_compile", failing)
+        with pytest.raises(hotstart.CompileError, match=status):
+            nvrtc.compile(PLAIN, arch="sm_90", cache=cache, cache_failures=True)
+    assert nvrtc.compile(PLAIN, arch="sm_90", cache=cache, cache_failures=True).cubin is not None
+
+
+def test_name_expressions_from_a_generator_are_compiled(cache: hotstart.Cache) -> None:
+    source = "template <class T> __global__ void scale(T* a) { *a *= 2; }"
+    names = ["scale<float>", "scale<int>"]
+    arguments: dict[str, Any] = {"arch": "sm_90", "targets": ("ptx",), "cache": cache}
+    once = nvrtc.compile(source, name_expressions=(name for name in names), **arguments)
+    assert sorted(once.lowered_names) == sorted(names)
+    again = nvrtc.compile(source, name_expressions=names, **arguments)
+    assert again.from_cache and again.ptx == once.ptx and again.ptx is not None
+    assert all(lowered.encode() in again.ptx for lowered in again.lowered_names.values())
+
+
+def test_options_and_targets_from_a_generator_are_used(cache: hotstart.Cache) -> None:
+    source = 'extern "C" __global__ void k(int* a) { *a = N; }'
+    made = nvrtc.compile(source, arch="sm_90", options=iter(["-DN=7"]), targets=iter(["ptx"]), cache=cache)
+    assert made.ptx is not None and made.cubin is None
+    assert nvrtc.compile(source, arch="sm_90", options=["-DN=7"], targets=["ptx"], cache=cache).from_cache
+
+
+def test_link_time_code_shows_where_it_was_compiled_and_machine_code_does_not(
+    cache: hotstart.Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = "static __device__ int s; __global__ void k(int** p) { *p = &s; }"
+    (tmp_path / "other").mkdir()
+    for target, hits in (
+        ("ltoir", [False, False, False]),
+        ("cubin", [False, True, True]),
+        ("ptx", [False, True, True]),
+    ):
+        made = []
+        for place, name in (("work", "/a/x.cu"), ("other", "/a/x.cu"), ("work", "/b/x.cu")):
+            monkeypatch.chdir(tmp_path / place)
+            made.append(nvrtc.compile(source, arch="sm_90", name=name, targets=[target], cache=cache))
+        assert [kernel.from_cache for kernel in made] == hits, target
+        assert len({bytes(getattr(kernel, target)) for kernel in made}) == (3 if target == "ltoir" else 1)
+
+
+def test_a_project_beside_a_version_file_is_no_toolkit(cache: hotstart.Cache) -> None:
+    """The whole way: any ``version.json`` beside ``include`` once hid every edit."""
+    write("version.json", '{"version": "1.2.3"}')
+    write("include/value.h", "#define VALUE 1\n")
+    arguments: dict[str, Any] = {"arch": "sm_90", "options": ["-Iinclude"], "targets": ("ptx",), "cache": cache}
+    before = nvrtc.compile(INCLUDING, **arguments)
+    write("include/value.h", "#define VALUE 2\n")
+    after = nvrtc.compile(INCLUDING, **arguments)
+    assert not after.from_cache and after.ptx != before.ptx
+
+
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "named"),
     [
-        {"arch": "90"},
-        {"arch": 90},
-        {"arch": "sm_90", "targets": ("sass",)},
-        {"arch": "sm_90", "targets": ()},
-        {"arch": "compute_90", "targets": ("cubin",)},
+        ({"arch": "90"}, "arch"),
+        ({"arch": 90}, "arch"),
+        ({"arch": ["sm_90"]}, "arch"),
+        ({"targets": ("sass",)}, "targets"),
+        ({"targets": ()}, "targets"),
+        ({"targets": None}, "targets"),
+        ({"targets": "cubin"}, "targets"),
+        ({"targets": [["cubin"]]}, "targets"),
+        ({"arch": "compute_90", "targets": ("cubin",)}, "cubin"),
+        ({"source": 5}, "source"),
+        ({"source": None}, "source"),
+        ({"source": "\udc80"}, "source"),
+        ({"name": None}, "name"),
+        ({"name": "a\0b"}, "name"),
+        ({"options": "-O3"}, "options"),
+        ({"options": None}, "options"),
+        ({"options": ["-O3", 3]}, r"options\[1\]"),
+        ({"options": ["-DX=\0"]}, r"options\[0\]"),
+        ({"headers": ["a"]}, "headers"),
+        ({"headers": {"a.h": 3}}, r"headers\['a.h'\]"),
+        ({"headers": {"a.h": bytearray(b"")}}, r"headers\['a.h'\]"),
+        ({"headers": {3: ""}}, "headers"),
+        ({"name_expressions": "k"}, "name_expressions"),
+        ({"name_expressions": 1}, "name_expressions"),
+        ({"name_expressions": ["k", 1]}, r"name_expressions\[1\]"),
     ],
+    ids=str,
 )
-def test_arguments_that_make_no_sense_are_refused(cache: hotstart.Cache, arguments: dict[str, Any]) -> None:
-    with pytest.raises(hotstart.UsageError):
-        nvrtc.compile(PLAIN, cache=cache, **arguments)
+def test_arguments_that_make_no_sense_are_refused_in_a_line_that_names_them(
+    cache: hotstart.Cache, arguments: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(hotstart.UsageError, match=named) as caught:
+        nvrtc.compile(**{"source": PLAIN, "arch": "sm_90", "cache": cache, **arguments})
+    assert "\n" not in str(caught.value)
+    assert len(cache) == 0
 
 
 def test_an_unknown_architecture_is_nvrtcs_own_error(cache: hotstart.Cache) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hotstart.keys import headers, memo
-from hotstart.keys.headers import manifest, scanner
+from hotstart.keys.headers import lexer, manifest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def test_a_closure_of_hundreds_of_files(place: Path, monkeypatch: pytest.MonkeyP
     found = closure_of("#include <cutlass/gemm/device/gemm.h>", flags, memo_dir=memo_dir)
     assert len(found.names) > 200
     headers.forget()
-    monkeypatch.setattr(scanner, "prepare", unexpected)
+    monkeypatch.setattr(lexer, "readings", unexpected)
     assert closure_of("#include <cutlass/gemm/device/gemm.h>", flags, memo_dir=memo_dir) == found
 
 
@@ -55,7 +55,7 @@ def test_a_known_closure_reads_nothing(place: Path, monkeypatch: pytest.MonkeyPa
     lay(place, {"i1/a.h": '#include "b.h"\n', "i1/b.h": value("b")})
     before = closure_of("#include <a.h>", SEARCH)
     with monkeypatch.context() as context:
-        context.setattr(scanner, "prepare", unexpected)
+        context.setattr(lexer, "readings", unexpected)
         assert closure_of("#include <a.h>", SEARCH) == before
     lay(place, {"i1/b.h": value("b2")})
     assert closure_of("#include <a.h>", SEARCH) != before
@@ -114,10 +114,45 @@ def test_a_damaged_memo_is_not_believed(place: Path, monkeypatch: pytest.MonkeyP
         written.symlink_to(place / "aside")
     headers.forget()
     read: list[str] = []
-    prepare = scanner.prepare
-    monkeypatch.setattr(scanner, "prepare", lambda data: read.append("again") or prepare(data))  # type: ignore[func-returns-value]
+    readings = lexer.readings
+    monkeypatch.setattr(lexer, "readings", lambda data: read.append("again") or readings(data))  # type: ignore[func-returns-value]
     assert closure_of("#include <a.h>", SEARCH, memo_dir=str(memo_dir)) == before
     assert read, "the damaged memo was believed"
+
+
+def test_a_memo_copied_over_another_is_nobodys(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settle(monkeypatch)
+    memo_dir = place / "memo"
+    lay(place, {"i1/a.h": value("a"), "i1/b.h": value("a")})
+    closure_of("#include <a.h>", SEARCH, memo_dir=str(memo_dir))
+    (of_a,) = [path for path in memo_dir.rglob("*") if path.is_file()]
+    closure_of("#include <b.h>", SEARCH, memo_dir=str(memo_dir))
+    (of_b,) = [path for path in memo_dir.rglob("*") if path.is_file() and path != of_a]
+    of_b.write_bytes(of_a.read_bytes())
+    headers.forget()
+    before = closure_of("#include <b.h>", SEARCH, memo_dir=str(memo_dir))
+    assert before.names == ("b.h",)
+    of_b.write_bytes(of_a.read_bytes())
+    lay(place, {"i1/b.h": value("b")})
+    headers.forget()
+    assert closure_of("#include <b.h>", SEARCH, memo_dir=str(memo_dir)) != before
+
+
+@pytest.mark.parametrize(
+    "payload", ["", "9", "{v}", "{v} {l} d", "{v} {l} d 5 a", "{v} {l} d -5 a 0 0 0", "{v} {l} d 0 9 a"]
+)
+def test_a_memo_of_another_shape_is_none(place: Path, monkeypatch: pytest.MonkeyPatch, payload: str) -> None:
+    settle(monkeypatch)
+    memo_dir = place / "memo"
+    lay(place, {"i1/a.h": value("a")})
+    before = closure_of("#include <a.h>", SEARCH, memo_dir=str(memo_dir))
+    (written,) = [path for path in memo_dir.rglob("*") if path.is_file()]
+    label = written.parent.name + written.name
+    memo.write(str(written), payload.format(v=manifest.VERSION, l=label).replace(" ", "\0").encode())
+    headers.forget()
+    damaged = memo.COUNTERS["damaged"]
+    assert closure_of("#include <a.h>", SEARCH, memo_dir=str(memo_dir)) == before
+    assert memo.COUNTERS["damaged"] == damaged + 1
 
 
 def test_nothing_is_written_where_nothing_may_be(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -165,18 +165,78 @@ def test_a_header_that_cannot_be_read_is_named(place: Path) -> None:
 # Toolkit headers.
 
 
+def record(include: Path) -> None:
+    """Write down, as an installer of wheels does, that all these files came with NVIDIA's wheel."""
+    site = include.parents[2]
+    listed = [f"{path.relative_to(site)},sha256=0,1\n" for path in include.rglob("*") if path.is_file()]
+    lay(site, {"nvidia_cuda_runtime-13.4.92.dist-info/RECORD": "".join(listed)})
+
+
 @pytest.fixture
 def toolkit(place: Path) -> Path:
     """A directory laid out as NVIDIA's wheels are."""
     root = place / "env/site-packages/nvidia/cu13/include"
     lay(root, {"tk.h": '#include "tk/inner.h"\n#include <user.h>\n', "tk/inner.h": value("inner")})
+    record(root)
     return root
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {"p/version.json": '{"version": "1.2.3"}', "p/include/x.h": value("old")},
+        {"p/version.json": '{"cuda": {"version": "13.4"}}', "p/include/x.h": value("old")},
+        {"p/version.json": "not even JSON", "p/include/cuda.h": "", "p/include/x.h": value("old")},
+        {"p/version.json": "[]", "p/include/cuda.h": "", "p/include/x.h": value("old")},
+        {"p/site-packages/nvidia/own/include/x.h": value("old")},
+    ],
+    ids=lambda layout: " ".join(layout.values())[:30],
+)
+def test_a_project_is_no_toolkit_for_looking_like_one(
+    place: Path, monkeypatch: pytest.MonkeyPatch, layout: dict[str, str]
+) -> None:
+    settle(monkeypatch)
+    lay(place, layout)
+    (header,) = [place / name for name in layout if name.endswith("x.h")]
+    flags = (f"-I{header.parent}",)
+    ptx, before = compiled("#include <x.h>", flags), closure_of("#include <x.h>", flags)
+    header.write_text(value("new"))  # in place: the directory stays what it was
+    assert compiled("#include <x.h>", flags) != ptx
+    assert not before.unchanged()
+    assert closure_of("#include <x.h>", flags) != before
+
+
+def test_a_file_put_among_those_of_a_toolkit_is_the_users_own(
+    place: Path, toolkit: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settle(monkeypatch)
+    lay(toolkit, {"mine.h": value("old")})
+    lay(place, {"i1/user.h": ""})
+    flags = (f"-I{toolkit}", "-I../i1")
+    source = "#include <tk.h>\n#include <mine.h>"
+    ptx, before = compiled(source, flags), closure_of(source, flags)
+    assert "mine.h" in before.names and "tk.h" not in before.names
+    (toolkit / "mine.h").write_text(value("new"))
+    assert compiled(source, flags) != ptx
+    assert closure_of(source, flags) != before
+
+
+def test_an_installed_toolkit_is_one(place: Path) -> None:
+    lay(
+        place,
+        {
+            "cuda/version.json": '{"cuda": {"name": "CUDA SDK", "version": "13.4.0"}}',
+            "cuda/targets/sbsa-linux/include/cuda.h": value("cuda"),
+        },
+    )
+    assert closure_of("#include <cuda.h>", (f"-I{place}/cuda/targets/sbsa-linux/include",)).names == ()
 
 
 def test_a_toolkit_elsewhere_with_the_same_content_is_the_same(place: Path, toolkit: Path) -> None:
     lay(place, {"i1/user.h": value("user")})
     other = place / "other/site-packages/nvidia/cu13/include"
     shutil.copytree(toolkit, other)
+    record(other)
     source = "#include <tk.h>"
     assert closure_of(source, (f"-I{toolkit}", "-I../i1")) == closure_of(source, (f"-I{other}", "-I../i1"))
     lay(other, {"tk/inner.h": value("other_release")})

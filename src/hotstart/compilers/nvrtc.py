@@ -40,6 +40,9 @@ _BY_HAND = "nvrtc kernel"
 
 _TARGETS = ("cubin", "ptx", "ltoir")
 
+#: Failures that the same source under the same options has every time.
+_LASTING = frozenset({"NVRTC_ERROR_COMPILATION", "NVRTC_ERROR_INVALID_OPTION", "NVRTC_ERROR_NAME_EXPRESSION_NOT_VALID"})
+
 
 class CachedKernel:
     """What NVRTC made of one source. Targets that were not asked for are None."""
@@ -97,9 +100,9 @@ def compile(  # noqa: A001  # nvrtc.compile, by contract
     source: str | bytes,
     *,
     arch: str,
-    options: Sequence[str] = (),
+    options: Iterable[str] = (),
     headers: Mapping[str, str | bytes] | None = None,
-    name_expressions: Sequence[str] = (),
+    name_expressions: Iterable[str] = (),
     name: str = "default_program",
     targets: Iterable[str] = ("cubin",),
     cache: Cache | None = None,
@@ -111,24 +114,35 @@ def compile(  # noqa: A001  # nvrtc.compile, by contract
     is the configured one unless given. With ``cache_failures`` a source that did not
     compile is remembered, and fails again at once with the same log.
 
+    LTO-IR shows the working directory and the name of the source; where it is asked
+    for, both are part of the key. Nothing else is of this machine.
+
     Raises CompileError with NVRTC's log, and UsageError for arguments that make no
     sense. Only NVRTC itself can fail a compile: the cache never does.
     """
-    wanted = _check_targets(targets if isinstance(targets, str) else tuple(targets), arch)
-    text = source.encode() if isinstance(source, str) else bytes(source)
+    wanted = _check_targets(targets, arch)
+    text = _source(source)
+    if type(options) is not list and type(options) is not tuple:
+        options = list(_listed("options", options))
     given = [f"--gpu-architecture={arch}", *options]
+    # Once: whoever gives a generator gives it for the key and the compile alike.
+    expressions = _check_expressions(name_expressions) if name_expressions != () else ()
+    if headers is not None:
+        headers = _check_headers(headers)
+    if type(name) is not str or "\0" in name:
+        raise UsageError(f"name is the name of the source in messages, such as 'kernel.cu', not {name!r}")
     cache = cache if cache is not None else shared()
     try:
-        key, found, compiler = _key(text, arch, given, headers, name_expressions, name, wanted)
+        key, found, compiler = _key(text, arch, given, headers, expressions, name, wanted)
     except UncacheableError as error:
         say("info", f"nvrtc {name}: not cached: {error}")
-        made = _compile(text, given, headers, name_expressions, name, wanted)
+        made = _compile(text, given, headers, expressions, name, wanted)
         return CachedKernel(**made.artifacts, **made.meta, uncacheable=str(error))  # type: ignore[arg-type]  # by name
     if cache_failures:
         _raise_known_failure(cache, key)
 
     def work() -> Compiled:
-        made = _compile(text, given, headers, name_expressions, name, wanted)
+        made = _compile(text, given, headers, expressions, name, wanted)
         # The key was a prediction: of which library gets loaded, and of what the headers hold.
         made.store = compiler.confirm() and found.unchanged()
         return made
@@ -136,7 +150,9 @@ def compile(  # noqa: A001  # nvrtc.compile, by contract
     try:
         entry = cache.get_or_compile(key, work)
     except CompileError as error:
-        if cache_failures:
+        # Only what the source itself is to blame for, and only if the key says what was compiled: not a header
+        # that was half saved at that moment, nor a machine out of memory.
+        if cache_failures and error.status in _LASTING and compiler.confirm() and found.unchanged():
             cache.put(Key(_FAILED, key=key, name=key.name), {}, meta={"log": error.log, "status": error.status})
         raise
     return _from_entry(entry)
@@ -152,11 +168,15 @@ def _key(
     targets: tuple[str, ...],
 ) -> tuple[Key, Closure, Toolchain]:
     """The complete key. Raises UncacheableError where there is none."""
-    parsed = _options.parse(given)
+    try:
+        parsed = _options.parse(given)
+    except UsageError:
+        _options.parse(given[1:])  # says the same, with the caller's own positions
+        raise
     if parsed.refusals:
         raise UncacheableError("; ".join(parsed.refusals), "options")
     compiler = toolchain.nvrtc()
-    found = closure(text, name=name, headers=headers, **parsed.search())
+    found = closure(text, name=name, headers=headers, **parsed.search("ltoir" in targets))
     key = Key(
         KIND,
         # Without its directory, which differs between machines; where it matters the closure holds it.
@@ -179,18 +199,22 @@ def _raise_known_failure(cache: Cache, key: Key) -> None:
         raise CompileError(f"{key.name}: {meta['status']} (remembered)", meta["log"], meta["status"])
 
 
-def _check_targets(targets: str | tuple[str, ...], arch: str) -> tuple[str, ...]:
-    known = _KNOWN_TARGETS.get((targets, arch))
+def _check_targets(targets: Iterable[str], arch: str) -> tuple[str, ...]:
+    if type(arch) is not str or not arch.startswith(("sm_", "compute_", "lto_")):
+        raise UsageError(f"arch is a name such as 'sm_90' or 'compute_90', not {arch!r}")
+    if type(targets) is not tuple:
+        targets = tuple(_listed("targets", targets))
+    try:
+        known = _KNOWN_TARGETS.get((targets, arch))
+    except TypeError:
+        known = None  # something in it cannot be hashed, and so is none of those below
     if known is not None:
         return known
-    asked = {targets} if isinstance(targets, str) else set(targets)
-    if not asked or asked - set(_TARGETS):
-        raise UsageError(f"targets are some of {', '.join(_TARGETS)}, not {sorted(asked)}")
-    if not isinstance(arch, str) or not arch.startswith(("sm_", "compute_", "lto_")):
-        raise UsageError(f"arch is a name such as 'sm_90' or 'compute_90', not {arch!r}")
-    if "cubin" in asked and not arch.startswith("sm_"):
+    if not targets or any(target not in _TARGETS for target in targets):
+        raise UsageError(f"targets are some of {', '.join(_TARGETS)}, not {list(targets)!r}")
+    if "cubin" in targets and not arch.startswith("sm_"):
         raise UsageError(f"a cubin is for a real architecture such as 'sm_90', not {arch!r}")
-    wanted = tuple(target for target in _TARGETS if target in asked)
+    wanted = tuple(target for target in _TARGETS if target in targets)
     if len(_KNOWN_TARGETS) < 1024:
         _KNOWN_TARGETS[targets, arch] = wanted
     return wanted
@@ -198,6 +222,44 @@ def _check_targets(targets: str | tuple[str, ...], arch: str) -> tuple[str, ...]
 
 #: Combinations that were checked.
 _KNOWN_TARGETS: dict[tuple[object, str], tuple[str, ...]] = {}
+
+
+def _listed(label: str, values: Iterable[str]) -> Iterable[str]:
+    if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
+        raise UsageError(f"{label} is a list of strings, not {values!r}")
+    return values
+
+
+def _source(source: str | bytes) -> bytes:
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return bytes(source)
+    if not isinstance(source, str):
+        raise UsageError(f"source is the text of a program, not {source!r}")
+    try:
+        return source.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(f"source is no text: {error}") from None
+
+
+def _check_expressions(expressions: Iterable[str]) -> tuple[str, ...]:
+    listed = tuple(_listed("name_expressions", expressions))
+    for position, expression in enumerate(listed):
+        if not isinstance(expression, str) or "\0" in expression:
+            raise UsageError(f"name_expressions[{position}] is {expression!r}, not a string such as 'scale<float>'")
+    return listed
+
+
+def _check_headers(headers: Mapping[str, str | bytes]) -> Mapping[str, str | bytes]:
+    try:
+        listed = dict(headers)
+    except (TypeError, ValueError):
+        raise UsageError(f"headers is a mapping of names to texts, not {headers!r}") from None
+    for label, content in listed.items():
+        if not isinstance(label, str) or "\0" in label:
+            raise UsageError(f"headers has the name {label!r}; a name is a string such as 'value.h'")
+        if not isinstance(content, (str, bytes)):
+            raise UsageError(f"headers[{label!r}] is a {type(content).__name__}; a header is str or bytes")
+    return listed
 
 
 def _bytes(content: str | bytes) -> bytes:
@@ -216,64 +278,70 @@ def _compile(
     targets: tuple[str, ...],
 ) -> Compiled:
     """Run NVRTC: once for cubin and PTX, and once more for LTO-IR, which it makes only instead of them."""
-    artifacts: dict[str, bytes] = {}
-    logs: list[str] = []
-    lowered: dict[str, str] = {}
+    program = _Program(text, headers or {}, name_expressions, name)
+    runs = []
     machine = tuple(target for target in targets if target != "ltoir")
     if machine:
-        _run(text, given, headers, name_expressions, name, machine, artifacts, logs, lowered)
+        runs.append(_run(program, given, machine))
     if "ltoir" in targets:
-        _run(text, [*given, "-dlto"], headers, name_expressions, name, ("ltoir",), artifacts, logs, lowered)
-    return Compiled(artifacts, meta={"log": "".join(logs), "lowered_names": lowered})
+        runs.append(_run(program, [*given, "-dlto"], ("ltoir",)))
+    meta = {"log": "".join([log for _, log, _ in runs]), "lowered_names": runs[-1][2]}
+    return Compiled({target: data for artifacts, _, _ in runs for target, data in artifacts.items()}, meta=meta)
 
 
-def _run(
-    text: bytes,
-    given: list[str],
-    headers: Mapping[str, str | bytes] | None,
-    name_expressions: Sequence[str],
-    name: str,
-    targets: tuple[str, ...],
-    artifacts: dict[str, bytes],
-    logs: list[str],
-    lowered: dict[str, str],
-) -> None:
+class _Program:
+    """What is compiled, in the form in which NVRTC is given it."""
+
+    __slots__ = ("contents", "expressions", "labels", "name", "text")
+
+    def __init__(
+        self, text: bytes, headers: Mapping[str, str | bytes], name_expressions: Sequence[str], name: str
+    ) -> None:
+        self.text = text
+        self.name = name
+        self.labels = [_path(label) for label in headers]
+        self.contents = [_bytes(content) for content in headers.values()]
+        self.expressions = name_expressions
+
+
+def _run(program: _Program, given: list[str], targets: tuple[str, ...]) -> tuple[dict[str, bytes], str, dict[str, str]]:
+    """One compile: the artifacts, the log, the lowered names. Raises CompileError."""
     from cuda.bindings import nvrtc
 
     success = nvrtc.nvrtcResult.NVRTC_SUCCESS
+    log = ""
 
     def ok(result: tuple[Any, ...]) -> Any:
         if result[0] != success:
-            raise CompileError(f"{name}: {result[0].name}", "".join(logs), result[0].name)
+            raise CompileError(f"{program.name}: {result[0].name}", log, result[0].name)
         return result[1] if len(result) > 1 else None
 
-    def read(size: Any, get: Any) -> bytes:
-        data = bytes(ok(size(program)))
-        ok(get(program, data))
+    def read(what: str) -> bytes:
+        data = bytes(ok(getattr(nvrtc, f"nvrtcGet{what}Size")(handle)))
+        ok(getattr(nvrtc, f"nvrtcGet{what}")(handle, data))
         return data
 
-    names = [label.encode() for label in headers or {}]
-    contents = [_bytes(content) for content in (headers or {}).values()]
-    program = ok(nvrtc.nvrtcCreateProgram(text, name.encode(), len(names), contents or None, names or None))
+    labels, contents = program.labels or None, program.contents or None
+    handle = ok(nvrtc.nvrtcCreateProgram(program.text, _path(program.name), len(program.labels), contents, labels))
     try:
-        for expression in name_expressions:
-            ok(nvrtc.nvrtcAddNameExpression(program, expression.encode()))
-        flags = [option.encode() for option in given]
-        result = nvrtc.nvrtcCompileProgram(program, len(flags), flags)
-        logs.append(
-            read(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog).rstrip(b"\0").decode("utf-8", "replace")
-        )
+        for expression in program.expressions:
+            ok(nvrtc.nvrtcAddNameExpression(handle, expression.encode()))
+        flags = [_path(option) for option in given]
+        result = nvrtc.nvrtcCompileProgram(handle, len(flags), flags)
+        log = read("ProgramLog").rstrip(b"\0").decode("utf-8", "replace")
         ok(result)
-        for expression in name_expressions:
-            lowered[expression] = ok(nvrtc.nvrtcGetLoweredName(program, expression.encode())).decode()
-        if "ptx" in targets:
-            artifacts["ptx"] = read(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX)
-        if "cubin" in targets:
-            artifacts["cubin"] = read(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN)
-        if "ltoir" in targets:
-            artifacts["ltoir"] = read(nvrtc.nvrtcGetLTOIRSize, nvrtc.nvrtcGetLTOIR)
+        lowered = {
+            expression: ok(nvrtc.nvrtcGetLoweredName(handle, expression.encode())).decode()
+            for expression in program.expressions
+        }
+        return {target: read(target.upper()) for target in targets}, log, lowered
     finally:
-        nvrtc.nvrtcDestroyProgram(program)
+        nvrtc.nvrtcDestroyProgram(handle)
+
+
+def _path(text: str | bytes) -> bytes:
+    """The bytes of a text that may hold a path, and a path may be no text."""
+    return text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
 
 
 # -- results -----------------------------------------------------------------------
@@ -322,7 +390,7 @@ class KernelKey:
 
 def hash_source(source: str | bytes) -> str:
     """The digest of a source's text; of its text alone, not of what it includes."""
-    return digest_of(_bytes(source))
+    return digest_of(_source(source))
 
 
 def hash_options(options: Sequence[str]) -> str:

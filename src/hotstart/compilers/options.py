@@ -146,6 +146,9 @@ _REFUSED = {
     "pch-dir": "--pch-dir is where precompiled headers are written and read",
 }
 
+#: With these the output shows where the source and its headers are.
+_SHOWING_PATHS = ("generate-line-info", "device-debug", "dlink-time-opt")
+
 #: What ptxas would read or write besides its input and output.
 _PTXAS_FILES = ("-o", "--output-file", "-optf", "--options-file")
 
@@ -192,15 +195,15 @@ class Options:
     #: Why this compile must not be cached; empty when it may.
     refusals: tuple[str, ...]
 
-    def search(self) -> Search:
-        """What ``keys.headers.closure`` has to know."""
+    def search(self, paths: bool = False) -> Search:
+        """What ``keys.headers.closure`` has to know; ``paths`` says that the output shows them anyway."""
         return {
             "include_dirs": self.include_dirs,
             "defines": self.defines,
             "undefines": self.undefines,
             "pre_includes": self.pre_includes,
             "source_dir": self.source_dir,
-            "paths": self.paths,
+            "paths": paths or self.paths,
         }
 
     __hotstart_label__ = "hotstart.Options"
@@ -228,8 +231,13 @@ def parse(options: Iterable[str | bytes]) -> Options:
     Raises UsageError for what is not text. What NVRTC would not understand is
     kept as it is, in order: it may know more than we do, and says so otherwise.
     """
-    given = tuple(options)
-    known = _known.get(given)
+    if isinstance(options, (str, bytes)):
+        raise UsageError(f"options is a list of strings such as ['-O3'], not the one string {options!r}")
+    try:
+        given = tuple(options)
+        known = _known.get(given)
+    except TypeError:
+        raise UsageError(f"options is a list of strings such as ['-O3'], not {options!r}") from None
     if known is None:
         known = _parse(given)
         if not any("use-bundled-headers" in os.fsdecode(option) for option in given):
@@ -241,7 +249,7 @@ def parse(options: Iterable[str | bytes]) -> Options:
 
 def _parse(given: tuple[str | bytes, ...]) -> Options:
     for position, option in enumerate(given):
-        if not isinstance(option, (str, bytes)):
+        if not isinstance(option, (str, bytes)) or (b"\0" if isinstance(option, bytes) else "\0") in option:  # type: ignore[operator]  # of one kind
             raise UsageError(f"options[{position}] is {option!r}; an option is a string such as '-arch=sm_90'")
     texts = [os.fsdecode(option).strip() for option in given]
     found: list[tuple[str, str]] = []
@@ -317,7 +325,7 @@ def _canonical(found: list[tuple[str, str]], unknown: list[str]) -> Options:
     options.undefines = tuple([value for name, value in found if name == "undefine-macro"])
     options.pre_includes = tuple([value for name, value in found if name == "pre-include"])
     options.source_dir = ("no-source-include", "") not in found
-    options.paths = ("generate-line-info", "") in found or ("device-debug", "") in found
+    options.paths = any((name, "") in found for name in _SHOWING_PATHS)
     options.refusals = tuple(dict.fromkeys(refusals))
     return options
 

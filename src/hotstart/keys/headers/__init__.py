@@ -39,6 +39,7 @@ from ...errors import UncacheableError
 from .. import memo
 from ..digest import ENCODERS, digest_of, encode, labelled
 from . import manifest
+from .marked import SIGNS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -162,16 +163,13 @@ def closure(
     return Closure(found if found.perishable else _remember(request, found))
 
 
-#: Without any of these in it, a source includes nothing and shows neither path nor time.
-_SIGNS = ("include", "import", "embed", "assert", "__FILE__", "_FILE", "source_location", "__DATE__", "__TIME")
-
-
 def _alone(source: str | bytes, defines: Sequence[str]) -> bool:
+    """Whether a source includes nothing and shows neither path nor time, at a glance."""
     text = source if isinstance(source, str) else source.decode("latin-1")
     if "\\" in text:
         text = text.replace("\\\n", "").replace("\\\r\n", "").replace("\\\r", "")
-    text = text.replace("static_assert", "")
-    return not any(sign in text or any(sign in define for define in defines) for sign in _SIGNS) and "??/" not in text
+    text = "\n".join((text.replace("static_assert", ""), *defines))
+    return not any(sign in text for sign in SIGNS)
 
 
 def _remember(request: object, found: Manifest) -> Manifest:
@@ -183,7 +181,9 @@ def _remember(request: object, found: Manifest) -> Manifest:
 
 def forget() -> None:
     """Look at every header again, as a new process would."""
-    from . import search
+    import sys
 
     _recent.clear()
-    search.SCANS.clear()
+    search = sys.modules.get(f"{__name__}.search")
+    if search is not None:
+        search.SCANS.clear()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..memo import Identity
 
 #: Raised when the meaning of a stored manifest or of a closure's digest changes.
-VERSION = "1"
+VERSION = "2"
 
 #: Manifests kept per directory of the memo; there are sixteen.
 _MOST = 128
@@ -97,7 +97,7 @@ class Manifest:
         """Keep this manifest under ``label`` for other processes, unless it will not last."""
         if self.perishable or self.young:
             return
-        fields = [VERSION, self.digest, str(len(self.files))]
+        fields = [VERSION, label, self.digest, str(len(self.files))]
         for path, known in self.files:
             fields += [path, *map(str, known)]
         fields += [str(len(self.absent)), *self.absent, str(len(self.listed))]
@@ -114,27 +114,44 @@ def recall(directory: str, label: str) -> Manifest | None:
     payload = memo.read(f"{directory}/closures/{label[0]}/{label[1:]}")
     if payload is None:
         return None
-    fields = os.fsdecode(payload).split("\0")
-    if fields[0] != VERSION:
-        return None
-    found = Manifest(fields[1], ())
-    end = 3 + 5 * int(fields[2])
+    try:
+        fields = os.fsdecode(payload).split("\0")
+        # The label is inside what is checked: a memo copied over another's is nobody's.
+        if fields[0] == VERSION and fields[1] == label:
+            return _read_fields(fields)
+    except (IndexError, ValueError):
+        # The checksum holds and the shape does not: written by something else than this.
+        pass
+    memo.COUNTERS["damaged"] += 1
+    return None
+
+
+def _read_fields(fields: list[str]) -> Manifest:
+    found = Manifest(fields[2], ())
+    end = 4 + 5 * int(fields[3])
     found.files = [
         (fields[at], (int(fields[at + 1]), int(fields[at + 2]), int(fields[at + 3]), int(fields[at + 4])))
-        for at in range(3, end, 5)
+        for at in range(4, end, 5)
     ]
-    at = end + 1 + int(fields[end])
-    found.absent = fields[end + 1 : at]
+    found.absent, at = _counted(fields, end)
     count = int(fields[at])
     at += 1
     for _ in range(count):
-        end = at + 2 + int(fields[at + 1])
-        found.listed.append((fields[at], frozenset(fields[at + 2 : end])))
-        at = end
-    end = at + 1 + int(fields[at])
-    found.directories = fields[at + 1 : end]
-    found.names = tuple(fields[end:])
+        path = fields[at]
+        missing, at = _counted(fields, at + 1)
+        found.listed.append((path, frozenset(missing)))
+    found.directories, at = _counted(fields, at)
+    found.names = tuple(fields[at:])
     return found
+
+
+def _counted(fields: list[str], at: int) -> tuple[list[str], int]:
+    """A list that begins with its length, and where the next begins. Raises IndexError, ValueError."""
+    count = int(fields[at])
+    end = at + 1 + count
+    if count < 0 or end > len(fields):
+        raise ValueError(count)
+    return fields[at + 1 : end], end
 
 
 def _prune(place: str) -> None:

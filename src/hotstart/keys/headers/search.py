@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import os
-import re
 from stat import S_ISDIR, S_ISREG
 
 from ...errors import UncacheableError
 from .. import memo
 from ..digest import digest_of, encode
-from . import exposure, places, preprocess, scanner
+from . import exposure, lexer, preprocess, scanner
+from .absent import Absent
 from .manifest import VERSION, Manifest, read
+from .marked import QUESTIONS
+from .toolkits import toolkit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ..memo import Identity
-    from .scanner import Definition, Include, Scan
+    from .lexer import Definition
+    from .scanner import Include, Scan
+    from .toolkits import Toolkit
 
 #: More files than this are not the headers of a kernel; something includes the world.
 _MOST_FILES = 20_000
@@ -43,12 +47,12 @@ class Node:
     directory: str
     spelled: str
     scan: Scan
-    #: The text as ``scanner.prepare`` left it, and whether that was certain; None when it was not read this time.
-    text: tuple[str, bool] | None
+    #: Its readings; None when it was not read this time.
+    text: list[str] | None
     #: Device and inode, by which ``#pragma once`` knows it; None for what is only in memory.
     inode: tuple[int, int] | None
-    #: The toolkit directory it belongs to; "" for the user's own.
-    toolkit: str
+    #: The toolkit it belongs to; None for the user's own.
+    toolkit: Toolkit | None
     #: For each directive, where its name was found.
     edges: dict[Include, list[tuple[int, Node | None]]]
 
@@ -62,7 +66,7 @@ class Search:
         self.here = here
         self.spelled = [directory.rstrip("/") or "/" if directory else "" for directory in include_dirs]
         self.directories = [self._absolute(directory) for directory in self.spelled]
-        self.toolkits = [places.toolkit(directory) for directory in self.directories]
+        self.toolkits = [toolkit(directory) for directory in self.directories]
         self.source_dir = source_dir
         self.memory: dict[str, str | bytes] = headers
         self.nodes: list[Node] = []
@@ -70,8 +74,9 @@ class Search:
         self.dirs: dict[str, tuple[int, int]] = {}
         self.reached: set[str] = set()
         self.macros: dict[str, dict[Definition, None]] = {}
+        self.budget = preprocess.Budget()
         self.result = Manifest("", ())
-        self.absent = places.Absent()
+        self.absent = Absent()
         self.lent: dict[str, Identity | None] = {}
         self.order: list[int] = []
 
@@ -96,45 +101,52 @@ class Search:
         self.memory[name] = source
         root = self._in_memory(name)
         command_line = self._node("-include", "", self.here, "")
-        command_line.scan = scanner.scan("", True, "")
+        command_line.scan = scanner.scan((), "")
         for header in pre_includes:
             command_line.edges[scanner.QUOTED, header] = self._find(scanner.QUOTED, header, command_line, always=True)
-        self._follow()
-        exposure.refuse_clocks(self)
+        pool = self._follow()
+        exposure.refuse_clocks(self, pool)
         quiet = "NDEBUG" in [text.partition("=")[0] for text in defines] and "NDEBUG" not in undefines
         # Headers before the source count in their order, and as often as they are named.
         first = sorted(set(pre_includes))
         self.order = [first.index(header) for header in pre_includes]
-        return self._finish(root, name, paths, quiet)
+        return self._finish(root, name, pool, paths, quiet)
 
     def _define(self, field: str, texts: Iterable[str]) -> None:
         for position, text in enumerate(texts):
             head, equals, body = text.partition("=")
-            match = re.match(r"[ \t]*([A-Za-z_]\w*)(.*)", head.encode("utf-8", "surrogateescape").decode("latin-1"))
-            if match is None:
+            line = f"#define {head} {body if equals else '1'}\n".encode("utf-8", "surrogateescape")
+            made = [found for read in lexer.readings(line) for found in scanner.scan([read], "").definitions]
+            if not made or line.count(b"\n") > 1 or b"\r" in line:
                 raise UncacheableError(f"not the definition of a macro: {text!r}", f"{field}[{position}]")
-            made = scanner.definition(match[1], f"{match[2]} {body if equals else '1'}")
-            self.macros.setdefault(made[0], {})[made] = None
+            for found in made:
+                self.macros.setdefault(found[0], {})[found] = None
 
-    def _follow(self) -> None:
+    def _follow(self) -> exposure.Pool:
         """Scan what was found and find what it includes, until nothing new turns up."""
         done = 0
         while True:
             while done < len(self.nodes):
                 node = self.nodes[done]
                 done += 1
+                if node.scan.doubt:
+                    raise UncacheableError(f"{node.label} cannot be followed: {node.scan.doubt}", "headers")
                 for made in node.scan.definitions:
                     self.macros.setdefault(made[0], {})[made] = None
                 for kind, name in node.scan.includes:
                     self._include(node, kind, name)
-            # What macros name depends on all definitions, also on those in files that are found only now.
+            # What macros name depends on all definitions, also on those in files that are found only now:
+            # that something cannot be followed is said when nothing more turns up.
+            doubts: list[str] = []
             for node in self.nodes[:]:
                 for after, operand in node.scan.computed:
-                    for kind, name in self._computed(node, after, operand):
-                        self._include(node, kind, name)
-            self._questions()
+                    self._computed(node, after, operand, doubts)
+            pool = exposure.Pool(self)
+            self._questions(pool, doubts)
             if done == len(self.nodes):
-                return
+                if doubts:
+                    raise UncacheableError(doubts[0], "headers")
+                return pool
 
     def _include(self, node: Node, kind: str, name: str) -> None:
         if not name.isascii():
@@ -142,57 +154,40 @@ class Search:
         if "\0" not in name and (kind, name) not in node.edges:
             node.edges[kind, name] = self._find(kind, name, node)
 
-    def _computed(self, node: Node, after: str, operand: str) -> set[Include]:
-        """Every file that ``#include operand`` can mean."""
-        if operand == "__FILE__":
-            # The file itself, which is here already.
-            return set()
+    def _computed(self, node: Node, after: str, operand: str, doubts: list[str]) -> None:
+        """Follow every file that ``#include operand`` can mean."""
         try:
-            texts = preprocess.expansions(operand, self.macros)
-        except preprocess.Unbounded as error:
-            raise UncacheableError(f"#include {operand} in {node.label} has no bound: {error}", "headers") from None
-        found: set[Include] = set()
-        for text in texts:
-            text = text.lstrip(" ")
-            if text.startswith('"') and '"' in text[1:]:
-                found.add((after + '"', text[1 : text.index('"', 1)]))
-            elif text.startswith("<") and ">" in text:
-                inside = text[1 : text.index(">")]
-                # Spaces come and go between tokens; each way to keep them is a name of its own.
-                for name in (inside, inside.rstrip(" "), inside.strip(" "), inside.replace(" ", "")):
-                    found.add((after + "<", name))
-        return {(kind, name) for kind, name in found if name}
+            for kind, name in preprocess.file_names(operand, self.macros, self.budget):
+                self._include(node, after + kind, name)
+        except lexer.Unbounded as error:
+            doubts.append(f"{operand[:60]} in {node.label}, which names a file, has no bound: {error}")
 
-    def _questions(self) -> None:
-        """Macros that ask ``__has_include`` for those who use them: what is asked through them."""
-        asking = frozenset(
-            [name for name, made in self.macros.items() if any(scanner.ASKS.search(body) for _, _, body in made)]
-        )
+    def _questions(self, pool: exposure.Pool, doubts: list[str]) -> None:
+        """Macros that ask ``__has_include`` for those who use them: what is asked where they are used."""
+        asking = pool.spread(QUESTIONS).difference(QUESTIONS)
         if not asking:
             return
-        asking |= exposure.spread(asking, self.macros)
-        calls = re.compile(rf"\b(?:{'|'.join(asking)})[ \t]*\([^\n]*")
         for node in self.nodes[:]:
-            text, certain = self.text(node, asking)
-            if not any(name in text for name in asking):
+            if node.scan.words.isdisjoint(asking):
                 continue
-            found = calls.findall(scanner.outside(text) if certain else text)
-            for _, parameters, body in node.scan.definitions:
-                # What it asks with its parameters, it asks where it is used.
-                for call in calls.findall(body):
-                    if not set(re.findall(r"\w+", call)).intersection(parameters or ()):
-                        found.append(call)
-            for call in found:
-                self._ask(node, _call(call))
+            calls: dict[str, None] = {}
+            try:
+                for text in self._text(node):
+                    for name, argument in scanner.uses(scanner.outside(text), asking):
+                        calls[name if argument is None else f"{name}({argument})"] = None
+                for call in calls:
+                    for text in preprocess.expansions(call, self.macros, self.budget, unknown=True):
+                        self._ends_whole(text, asking)
+                        for name, operand in scanner.asked(text):
+                            self._computed(node, "+" if name.endswith("_next") else "", operand, doubts)
+            except lexer.Unbounded as error:
+                doubts.append(f"what {node.label} asks for through macros has no bound: {error}")
 
-    def _ask(self, node: Node, call: str) -> None:
-        try:
-            texts = preprocess.expansions(call, self.macros)
-        except preprocess.Unbounded as error:
-            raise UncacheableError(f"{call[:60]} in {node.label} has no bound: {error}", "headers") from None
-        for text in texts:
-            for kind, name in scanner.scan(text, True, "").includes:
-                self._include(node, kind, name)
+    def _ends_whole(self, text: str, asking: frozenset[str]) -> None:
+        """Raises Unbounded when a text ends in a macro that asks, and is handed on without its arguments."""
+        last = (lexer.words(text[-256:]) or [""])[-1]
+        if text.endswith(last) and last in asking and any(made[1] is not None for made in self.macros[last]):
+            raise lexer.Unbounded(f"{last} stands without its arguments")
 
     def _find(self, kind: str, name: str, node: Node, *, always: bool = False) -> list[tuple[int, Node | None]]:
         """Where a name leads from ``node``.
@@ -203,7 +198,7 @@ class Search:
         if name in self.memory:
             return [(MEMORY, self._in_memory(name))]
         if name.startswith("/"):
-            found = self._on_disk(name, name, "", name, "")
+            found = self._on_disk(name, name, "", name, None)
             return [(ABSOLUTE, found) if found else (NOWHERE, None)]
         every = kind.startswith("+")
         results: list[tuple[int, Node | None]] = []
@@ -216,10 +211,10 @@ class Search:
         ]
         # A name without a dot is tried with this suffix as well, in each directory before the next.
         names = (name,) if "." in name[name.rfind("/") + 1 :] else (name, f"{name}.stdh")
-        for position, directory, spelled, toolkit in looked:
+        for position, directory, spelled, kit in looked:
             for tried in names:
                 path = f"{directory}/{tried}"
-                found = self._on_disk(path, tried, directory, f"{spelled}/{tried}" if spelled else tried, toolkit)
+                found = self._on_disk(path, tried, directory, f"{spelled}/{tried}" if spelled else tried, kit)
                 if found:
                     results.append((position, found))
                     if not every:
@@ -235,7 +230,7 @@ class Search:
         node.spelled = spelled
         node.text = None
         node.inode = None
-        node.toolkit = ""
+        node.toolkit = None
         node.edges = {}
         self.nodes.append(node)
         if len(self.nodes) > _MOST_FILES:
@@ -249,8 +244,8 @@ class Search:
             node = self.known[name] = self._node(name, "", self._absolute(folder), folder)
             content = self.memory[name]
             data = content if isinstance(content, bytes) else content.encode("utf-8", "surrogateescape")
-            node.text = scanner.prepare(data)
-            node.scan = scanner.scan(*node.text, digest_of(data))
+            node.text = lexer.readings(data)
+            node.scan = scanner.scan(node.text, digest_of(data))
             # A file of the same name on disk lends it an identity: #pragma once then takes the two for one.
             path = self._absolute(name)
             try:
@@ -262,7 +257,7 @@ class Search:
                 self.lent[path] = memo.identity(status)
         return node
 
-    def _on_disk(self, path: str, name: str, directory: str, spelled: str, toolkit: str) -> Node | None:
+    def _on_disk(self, path: str, name: str, directory: str, spelled: str, kit: Toolkit | None) -> Node | None:
         """The file at ``path``, or None when the compiler would look further."""
         try:
             status = os.stat(path)
@@ -288,13 +283,13 @@ class Search:
         if node is None:
             node = self.known[key] = self._node(name, path, parent, os.path.dirname(spelled))
             node.inode = status.st_dev, status.st_ino
-            if toolkit and places.inside(toolkit, parent):
-                node.toolkit = toolkit
+            if kit and kit.owns(path):
+                node.toolkit = kit
             known = self._scan(node)
         if path not in self.reached:
             # Each path counts: behind one of them may be a symbolic link that is turned elsewhere.
             self.reached.add(path)
-            if node.toolkit and places.inside(node.toolkit, parent):
+            if node.toolkit and node.toolkit.owns(path):
                 self.absent.within(node.toolkit, parent)
             else:
                 self._rests_on(path, known, node.scan.digest)
@@ -309,8 +304,8 @@ class Search:
                 known, node.scan = kept
             else:
                 data, known = read(path)
-                node.text = scanner.prepare(data)
-                node.scan = scanner.scan(*node.text, digest_of(data))
+                node.text = lexer.readings(data)
+                node.scan = scanner.scan(node.text, digest_of(data))
         except OSError as error:
             raise UncacheableError(f"{node.label} cannot be read: {error}", "headers") from None
         if memo.settled(known):
@@ -327,24 +322,19 @@ class Search:
         else:
             self.result.perishable = True
 
-    def text(self, node: Node, hints: Iterable[str] = ()) -> tuple[str, bool]:
-        """The prepared text of a file; "" when it is not at hand and none of ``hints`` can be in it."""
+    def _text(self, node: Node) -> list[str]:
+        """The readings of a file, read again when they are not at hand."""
         if node.text is None:
-            if not node.path:
-                return "", True
             try:
                 data, _ = read(node.path)
             except OSError as error:
                 raise UncacheableError(f"{node.label} cannot be read: {error}", "headers") from None
             if digest_of(data) != node.scan.digest:
                 raise UncacheableError(f"{node.label} changes while it is read", "headers")
-            joined = data.replace(b"\\\n", b"").replace(b"\\\r\n", b"")
-            if hints and not any(hint.encode("latin-1") in joined for hint in hints):
-                return "", True
-            node.text = scanner.prepare(data)
+            node.text = lexer.readings(data)
         return node.text
 
-    def _finish(self, root: Node, name: str, paths: bool, quiet: bool) -> Manifest:
+    def _finish(self, root: Node, name: str, pool: exposure.Pool, paths: bool, quiet: bool) -> Manifest:
         result = self.result
         number = {id(node): index for index, node in enumerate(self.nodes)}
         same: dict[tuple[int, int], int] = {}
@@ -367,7 +357,7 @@ class Search:
         if paths:
             shown = (self.here, os.environ.get("PWD", ""), name, tuple(self.spelled))
         else:
-            shown = exposure.shown(self, root, quiet)
+            shown = exposure.shown(self, pool, root, quiet)
         content = (VERSION, os.path.basename(name), described, self.order, shown)
         result.digest = digest_of(encode(content))
         result.names = tuple([node.label for node in self.nodes[2:] if not node.toolkit])
@@ -379,16 +369,6 @@ class Search:
                 else:
                     self._rests_on(path, known)
         return result
-
-
-def _call(text: str) -> str:
-    """A call of a macro, cut off behind the parenthesis that closes it."""
-    depth = 0
-    for index, character in enumerate(text):
-        depth += (character == "(") - (character == ")")
-        if not depth and character == ")":
-            return text[: index + 1]
-    return text
 
 
 def _beside(kind: str, source_dir: bool, always: bool) -> bool:

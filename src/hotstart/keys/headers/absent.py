@@ -1,44 +1,21 @@
-"""Places where headers are or are not: which directories belong to a toolkit, and what must stay absent."""
+"""What must stay absent for a closure to stay what it is."""
 
 from __future__ import annotations
 
 import os
-import re
 
 from .. import memo
 from ..toolchain.identity import status
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .manifest import Manifest
+    from collections.abc import Iterable
 
-_WHEEL = re.compile(r".*/(?:site|dist)-packages/nvidia/[^/]+/include(?=/|$)")
-_INSTALLED = re.compile(r"(.*?)(?:/targets/[^/]+)?/include(?=/|$)")
+    from .manifest import Manifest
+    from .toolkits import Toolkit
 
 #: From how many names on it is cheaper to list a directory than to ask for each.
 _LIST_FROM = 10
-
-
-def toolkit(directory: str) -> str:
-    """The include directory of a CUDA toolkit that ``directory`` is or lies in; "" when it is none.
-
-    Those are NVIDIA's wheels and what its installers leave, with a ``version.json``.
-    Anything else, conda's too, is treated as the user's own: file by file.
-    """
-    path = os.path.normpath(directory)
-    wheel = _WHEEL.match(path)
-    if wheel:
-        return wheel[0]
-    installed = _INSTALLED.match(path)
-    if installed and os.path.isfile(f"{installed[1]}/version.json"):
-        return installed[0]
-    return ""
-
-
-def inside(root: str, directory: str) -> bool:
-    """Whether ``directory`` is ``root`` or under it."""
-    path = os.path.normpath(directory)
-    return path == root or path.startswith(root + "/")
 
 
 class Absent:
@@ -70,12 +47,11 @@ class Absent:
         # Every part exists and yet the file was not to be seen: a race, or no right to look.
         self.paths.add(directory)
 
-    def within(self, root: str, directory: str) -> None:
-        """Files of the toolkit at ``root`` were found in ``directory``: it stands for them."""
+    def within(self, toolkit: Toolkit, directory: str) -> None:
+        """Files of ``toolkit`` were found in ``directory``: it stands for them."""
         self.watched.add(directory)
-        marker = _INSTALLED.match(root)
-        if marker:
-            self.watched.add(f"{marker[1]}/version.json")
+        if toolkit.marker:
+            self.watched.add(toolkit.marker)
 
     def _is_there(self, path: str) -> bool:
         known = self._exists.get(path)
@@ -83,12 +59,12 @@ class Absent:
             known = self._exists[path] = os.access(path, os.F_OK)
         return known
 
-    def settle(self, result: Manifest, toolkits: list[str]) -> None:
+    def settle(self, result: Manifest, toolkits: Iterable[Toolkit | None]) -> None:
         """Put what was collected into a manifest in the form in which it is cheapest to check."""
-        roots = {root for root in toolkits if root}
+        known_toolkits = [toolkit for toolkit in toolkits if toolkit]
         watched = set(self.watched)
         for directory, names in self.missing.items():
-            if any(inside(root, directory) for root in roots):
+            if any(toolkit.covers(directory) for toolkit in known_toolkits):
                 watched.add(directory)
             elif len(names) < _LIST_FROM:
                 result.absent += [f"{directory}/{name}" for name in sorted(names)]
@@ -97,10 +73,7 @@ class Absent:
         result.absent += sorted(self.paths)
         for path in sorted(watched):
             known = status(path)
-            if known is None:
-                # There is no version.json in a wheel.
-                continue
-            if memo.settled(known):
-                result.files.append((path, known))
-            else:
+            if known is None or not memo.settled(known):
                 result.perishable = True
+            else:
+                result.files.append((path, known))
