@@ -172,7 +172,7 @@ def _checks(place: Path, count: int) -> dict[str, float]:
     model, args = namespace["GPT"](12).eval(), (torch.randint(128, (2, 32)),)
     with torch.no_grad():
         call = Call(model, args, {}, {})
-        package = Package(call, _Nothing(), {"outputs": ["t"], "mutated": [], "symbols": []}, "")
+        package = Package(call, _Nothing(), {"outputs": ["t"], "mutated": [], "symbols": [], "conditions": []}, "")
         slots = call.survey.slots
         tensors = [*call.survey.tensors, *args]
         parts = {

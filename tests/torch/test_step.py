@@ -13,6 +13,7 @@ torch: Any = pytest.importorskip("torch", reason="needs torch (any build, no GPU
 from hotstart.torch import state, versions  # noqa: E402
 from hotstart.torch.key import Call  # noqa: E402
 from hotstart.torch.package import OTHER, Package  # noqa: E402
+from hotstart.torch.patched import patches  # noqa: E402
 
 ABOUT: dict[str, Any] = {"outputs": ["t"], "mutated": [], "symbols": [], "conditions": []}
 
@@ -96,3 +97,10 @@ def test_what_inductor_sets_as_it_compiles_is_in_no_key(monkeypatch: pytest.Monk
 def test_a_ptxas_that_somebody_chose_is_in_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_PTXAS_PATH", "/opt/cuda/bin/ptxas")
     assert state.environment()["TRITON_PTXAS_PATH"] == "/opt/cuda/bin/ptxas"
+
+
+def test_what_torch_draws_anew_in_every_process_is_in_no_key() -> None:
+    contract = pytest.importorskip("torch.distributed._composable.contract", reason="needs torch with distributed")
+    where = contract.__name__
+    places = [(vars(contract), f"{where}.{name}", name) for name in ("REGISTRY_KEY", "STATE_KEY")]
+    assert [at for at, _ in patches((), places, []) if at.startswith(where)] == []

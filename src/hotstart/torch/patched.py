@@ -38,7 +38,12 @@ _TORCH = distributions.owner(torch.__file__)
 #: Dynamo wraps this one when it is loaded, and it computes nothing.
 _REWRAPPED = frozenset(("manual_seed",))
 #: Values that libraries draw anew in every process and compute nothing with: each line is a claim.
-_DRAWN = frozenset(("transformers.utils.hub.SESSION_ID",))
+_DRAWN = frozenset(
+    (
+        "transformers.utils.hub.SESSION_ID",
+        *(f"torch.distributed._composable.contract.{name}_KEY" for name in ("REGISTRY", "STATE")),
+    )
+)
 
 
 def patches(classes: Iterable[type], places: Iterable[Place], walks: list[Walk]) -> list[tuple[str, str]]:
