@@ -90,3 +90,12 @@ def test_a_program_that_names_its_precision_can_be_run_in_a_higher_one() -> None
     up = x.float()
     expected = (up * torch.rsqrt(up.pow(2).mean(-1, keepdim=True) + 1e-6)) * wide.scale @ w.float()
     torch.testing.assert_close(exact, expected)
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted", "same"),
+    [("inf", "inf", True), ("nan", "nan", True), ("inf", "-inf", False), ("nan", "inf", False), ("-inf", "nan", False)],
+)
+def test_an_infinity_is_not_another_and_not_nan(found: str, wanted: str, same: bool) -> None:
+    one, other = torch.tensor([1.0, float(found)]), torch.tensor([1.0, float(wanted)])
+    assert (difference(one, other) == "") == same
