@@ -23,7 +23,8 @@ from ..errors import UncacheableError
 from ..keys.digest import encode
 from ..keys.functions import distributions, fingerprint, installed
 from ..keys.functions.bytecode import facts_of
-from ..keys.functions.walk import PLAIN
+from ..keys.functions.modules import leaf
+from ..keys.functions.walk import ABSENT, DESCRIPTIONS, PLAIN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,8 +41,6 @@ _STATES = 8
 #: A function that reaches more than this is not worth listing, and each nests a few calls deeper.
 _MOST = 64
 
-_ABSENT = object()
-_NOTED = object()
 _BUILTINS = frozenset(value for value in vars(builtins).values() if isinstance(value, type))
 
 _known: dict[int, list[tuple[_State, str]]] = {}
@@ -71,7 +70,8 @@ def _look_at(code: CodeType) -> _Code:
     known.owned = distributions.owner(code.co_filename) is not None
     facts = facts_of(code)
     refs = [(root, chain) for root, chain, _ in facts.refs if type(root) is str]
-    odd = facts.objects or facts.unseen or "__module__" in facts.attributes or len(refs) != len(facts.refs)
+    # Descriptions that some code reads count of everything the walk meets, so the walk has to meet it.
+    odd = facts.objects or facts.unseen or DESCRIPTIONS & facts.attributes or len(refs) != len(facts.refs)
     known.refs = None if odd or not code.co_filename.startswith("/") else tuple(refs)
     if len(_codes) >= _CODES:
         _codes.clear()
@@ -107,7 +107,7 @@ class _State:
         code = function.__code__
         known = _codes.get(id(code)) or _look_at(code)
         if known.owned:
-            token = installed.token(function, code)
+            token = installed.token(function)
             if token is None:
                 raise _NotPlain  # made by a library: a wrapper, a closure
             self.values.append(token)
@@ -138,16 +138,16 @@ class _State:
             outer: dict[str, Any] = function.__getattribute__("__builtins__")
             namespace = function.__globals__
             for name, chain in known.refs:
-                value = namespace.get(name, _ABSENT)
-                self._value(outer.get(name, _ABSENT) if value is _ABSENT else value, chain)
+                value = namespace.get(name, ABSENT)
+                self._value(outer.get(name, ABSENT) if value is ABSENT else value, chain)
 
     def _closure(self, function: FunctionType) -> None:
         for cell in function.__closure__ or ():
             try:
                 value = cell.cell_contents
             except ValueError:
-                value = _ABSENT
-            if type(value) not in PLAIN and value is not _ABSENT:
+                value = ABSENT
+            if type(value) not in PLAIN and value is not ABSENT:
                 raise _NotPlain
             self.values.append(value)
 
@@ -164,13 +164,17 @@ class _State:
     def _value(self, value: Any, chain: tuple[str, ...]) -> None:
         """What a name stands for, modules followed along the attributes that are read of them."""
         while chain and type(value) is ModuleType:
-            value = vars(value).get(chain[0], _NOTED)
+            if chain[0] not in vars(value):
+                raise _NotPlain  # it may be made on demand
+            value = vars(value)[chain[0]]
             chain = chain[1:]
         kind = type(value)
-        if kind in PLAIN or value is _ABSENT or (kind is type and value in _BUILTINS):
+        if kind in PLAIN or value is ABSENT or (kind is type and value in _BUILTINS):
             self.values.append(value)
         elif kind is FunctionType and value is not os.getenv:
             self._function(value, inner=True)
+            if chain:
+                self.values.append(leaf(value, chain))
         elif kind is BuiltinFunctionType and value is not globals and isinstance(value.__self__, ModuleType):
             self.values.append(value)
         elif kind is tuple:

@@ -68,7 +68,7 @@ def check(survey: Survey, *, after_a_call: bool) -> list[tuple[str, Callable[[],
                 name = getattr(value, "__qualname__", "a function")
                 refused.append((number, f"{name} has results cached, and what they were made from is not known", ""))
             continue
-        if type(value) is not FunctionType or installed.home(value) is not None:
+        if type(value) is not FunctionType or installed.distribution_of(value) is not None:
             continue
         facts = facts_of(value.__code__)
         read = facts.attributes & _OF_TENSORS

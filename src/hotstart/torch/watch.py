@@ -284,7 +284,7 @@ class Watch:
             self._views.append(function.__dict__.values())
         if function.__kwdefaults__:
             self._views.append(function.__kwdefaults__.values())
-        if installed.home(function) is not None:
+        if installed.distribution_of(function) is not None:
             return
         facts = facts_of(function.__code__)
         for root, attributes, label in facts.refs:

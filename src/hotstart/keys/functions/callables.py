@@ -14,10 +14,10 @@ from types import (
 
 from ...errors import UncacheableError
 from ..digest import encode_str
-from . import installed, modules
+from . import doors, installed, modules
 from .bytecode import facts_of
 from .source import source_digest
-from .walk import DESCRIPTIONS, PLAIN, UNBOUND, WRITERS, Walk
+from .walk import ABSENT, DESCRIPTIONS, PLAIN, UNBOUND, WRITERS, Walk
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,15 +28,13 @@ if TYPE_CHECKING:
     from .bytecode import CodeFacts
     from .references import Chain, Root
 
-_ABSENT = object()
-
 #: Facts about annotations that are strings, by their text.
 _ANNOTATIONS: dict[str, CodeType | None] = {}
 _ANNOTATIONS_COUNT = 4096
 
 
 def _function(walk: Walk, function: FunctionType, label: str) -> bytes:
-    return installed.token(function, function.__code__) or walk.node(function, _record_function, label)
+    return installed.token(function) or walk.node(function, _record_function, label)
 
 
 def _record_function(walk: Walk, function: FunctionType) -> bytes:
@@ -45,8 +43,8 @@ def _record_function(walk: Walk, function: FunctionType) -> bytes:
     facts = facts_of(code)
     parts = [b"F", encode_str(function.__name__), encode_str(function.__qualname__), facts.digest]
     token = walk.token
-    home = installed.home(function)
-    if home is not None and code.co_qualname == "singledispatch.<locals>.wrapper":
+    library = installed.distribution_of(function)
+    if library is not None and code.co_qualname == "singledispatch.<locals>.wrapper":
         # Its closure also holds a cache of weak references; the registry is what it does.
         return b"".join((*parts, token(dict(function.registry), "registry")))  # type: ignore[attr-defined]  # of singledispatch
     defaults, named_defaults, attributes = function.__defaults__, function.__kwdefaults__, function.__dict__
@@ -75,11 +73,11 @@ def _record_function(walk: Walk, function: FunctionType) -> bytes:
         parts.append(b"a%d:" % len(attributes))
         for name in sorted(attributes):
             parts += (encode_str(name), token(attributes[name], f"attribute {name}"))
-    if home is None:
+    if library is None:
         _own_code(walk, function, facts, parts)
     else:
         # A closure or wrapper made by a library: what its code reads of its module counts through the library.
-        parts.append(encode_str(home))
+        parts.append(encode_str(library))
     return b"".join(parts)
 
 
@@ -89,6 +87,7 @@ def _own_code(walk: Walk, function: FunctionType, facts: CodeFacts, parts: list[
     if facts.unseen:
         walk.refuse("", f"reads {', '.join(facts.unseen)}, which lead to what cannot be seen from here")
     walk.described |= DESCRIPTIONS & facts.attributes
+    walk.called |= doors.METHODS & facts.attributes
     parts += [walk.token(item, "a constant") for item in facts.objects]
     lazy = getattr(function, "__annotate__", None)  # 3.14: annotations are code that runs on demand
     if lazy is not None:
@@ -145,16 +144,16 @@ def _references(
     """The value of every name that the code reads, in the order of ``facts.refs``."""
     for root, chain, label in facts.refs:
         if type(root) is str:
-            value = namespace.get(root, _ABSENT)
-            if value is _ABSENT:
-                value = outer.get(root, _ABSENT)
+            value = namespace.get(root, ABSENT)
+            if value is ABSENT:
+                value = outer.get(root, ABSENT)
                 if value is _GLOBALS:
                     parts.append(modules.whole(walk, namespace, "globals()"))
             elif root in modules.PLACES:
                 parts.append(walk.refuse(root, modules.PLACE_REASON))
                 continue
             # A name that is not bound now would raise NameError now: that is part of what the code does.
-            parts.append(UNBOUND if value is _ABSENT else _reached(walk, value, chain, label, facts, namespace))
+            parts.append(UNBOUND if value is ABSENT else _reached(walk, value, chain, label, facts, namespace))
         else:
             parts.append(_imported(walk, root, chain, label, facts, namespace))
 
@@ -167,7 +166,10 @@ def _imported(walk: Walk, root: Root, chain: Chain, label: str, facts: CodeFacts
         found = modules.imported(root, namespace)
     except UncacheableError as error:
         return walk.refuse(f"import {label}", error)
-    return found if isinstance(found, bytes) else _reached(walk, found, chain, label, facts, namespace)
+    if not isinstance(found, bytes):
+        return _reached(walk, found, chain, label, facts, namespace)
+    reason = doors.reason_against_name(root[1], chain) if isinstance(root, tuple) and not root[2] else ""
+    return walk.refuse(label, reason) if reason else found
 
 
 def _reached(walk: Walk, value: Any, chain: Chain, label: str, facts: CodeFacts, namespace: dict[str, Any]) -> bytes:
@@ -187,13 +189,16 @@ def _reached(walk: Walk, value: Any, chain: Chain, label: str, facts: CodeFacts,
         return _environment(walk, value, rest, label, facts, namespace)
     if not rest:
         return walk.token(value, f"global {label}")
+    reason = doors.reason_against_member(value, rest[0])
+    if reason:
+        return walk.refuse(label, reason)
     return walk.token(value, f"global {label.rsplit('.', len(rest))[0]}") + modules.leaf(value, rest)
 
 
 def _is_genuine(value: Any) -> bool:
     """Whether this is the standard library's own: somebody may have put another in its place."""
     if type(value) is FunctionType:
-        return installed.home(value) is not None
+        return installed.distribution_of(value) is not None
     return f"{type(value).__module__}.{type(value).__qualname__}" == "os._Environ"
 
 
@@ -228,11 +233,17 @@ def _builtin(walk: Walk, value: BuiltinFunctionType, label: str) -> bytes:
     owner = value.__self__
     if owner is None or isinstance(owner, ModuleType):
         raise UncacheableError(f"the built-in {value.__name__} belongs to no module that can be identified")
+    reason = doors.reason_against_member(owner, value.__name__)
+    if reason:
+        raise UncacheableError(reason)
     return b"B" + encode_str(value.__name__) + walk.token(owner, label)
 
 
 def _descriptor(walk: Walk, value: Any, label: str) -> bytes:
     """A method, getter or slot that the interpreter made for a class."""
+    reason = doors.reason_against_member(value.__objclass__, value.__name__)
+    if reason:
+        raise UncacheableError(reason)
     return b"D" + encode_str(value.__name__) + walk.token(value.__objclass__, label)
 
 

@@ -5,9 +5,11 @@ object itself, the module belongs to a distribution, and its code comes from a f
 of one. A function put in the place of a library's own (a monkeypatch) fails one of
 these and is fingerprinted by its content.
 
+What can be set in it without touching its code (``settings``) stands beside its name.
+
 What stands behind the border is not looked at: state that a library's function
 reads on its own account (torch's default dtype, NumPy's error mode) is for the key
-to carry. The standard library's doors to the outside world are refused instead: a
+to carry. The standard library's ``doors`` to the outside world are refused instead: a
 fingerprint that leaves out the file, the clock or the code behind them would be
 the same for different results.
 """
@@ -15,57 +17,20 @@ the same for different results.
 from __future__ import annotations
 
 import os
+import stat
 import sys
+from operator import attrgetter, is_
 from types import FunctionType, ModuleType
 
 from ...errors import UncacheableError
 from ..digest import digest_of, encode_str
-from . import distributions
+from . import distributions, settings
 from .bytecode import facts_of
+from .doors import reason_against
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
-
-_CODE = "runs or reaches code that cannot be seen from here"
-_FILES = "reads files, whose content no fingerprint of code can hold; put what it reads into the key"
-_CLOCK = "reads the clock"
-_CHANCE = "draws random numbers"
-_WORLD = "asks the machine it runs on, so its result differs between machines"
-
-#: What is refused of the standard library, by the module that defines it.
-_DOORS: dict[str, tuple[str, str]] = {
-    "builtins": (_CODE, "eval exec __import__ input breakpoint"),
-    "importlib": (_CODE, "import_module reload __import__"),
-    "runpy": (_CODE, "run_module run_path"),
-    "sys": (_CODE, "_getframe _current_frames _getframemodulename"),
-    "inspect": (_CODE, "currentframe stack trace"),
-    "gc": (_CODE, "get_objects get_referrers get_referents"),
-    "io": (_FILES, "open open_code FileIO"),
-    "_io": (_FILES, "open open_code FileIO"),
-    "posix": (_FILES, "open listdir scandir stat lstat access readlink getcwd getcwdb"),
-    "os": (_FILES, "walk fwalk fdopen"),
-    "genericpath": (_FILES, "exists lexists isfile isdir getsize getmtime getctime"),
-    "posixpath": (_FILES, "exists lexists isfile isdir abspath realpath expanduser expandvars"),
-    "pathlib": (_FILES, "Path PosixPath"),
-    "pathlib._local": (_FILES, "Path PosixPath"),
-    "glob": (_FILES, "glob iglob"),
-    "shutil": (_FILES, "which disk_usage"),
-    "tempfile": (_FILES, "mkstemp mkdtemp NamedTemporaryFile TemporaryDirectory gettempdir"),
-    "time": (
-        _CLOCK,
-        "time time_ns monotonic monotonic_ns perf_counter perf_counter_ns process_time process_time_ns "
-        "thread_time thread_time_ns localtime gmtime ctime asctime strftime",
-    ),
-    "secrets": (_CHANCE, "choice randbelow randbits token_bytes token_hex token_urlsafe"),
-    "uuid": (_CHANCE, "uuid1 uuid4"),
-    "platform": (_WORLD, "node machine processor platform uname release version system"),
-    "socket": (_WORLD, "socket create_connection gethostname getaddrinfo"),
-    "urllib.request": (_WORLD, "urlopen urlretrieve"),
-    "subprocess": (_WORLD, "Popen run call check_call check_output getoutput getstatusoutput"),
-}
-_DOORS_BY_MODULE = {module: (reason, frozenset(names.split())) for module, (reason, names) in _DOORS.items()}
-_MACHINE = frozenset(("urandom", "system", "popen", "cpu_count", "process_cpu_count", "sched_getaffinity", "uname"))
 
 #: The flag of a class that was made at run time; others are static data of the interpreter or an extension.
 _HEAP_TYPE = 1 << 9
@@ -73,32 +38,69 @@ _HEAP_TYPE = 1 << 9
 #: Wrappers around wrappers that are looked through.
 _LAYERS = 8
 
-_KNOWN: dict[int, tuple[object, object, bytes, str]] = {}
+_KNOWN: dict[int, _Known] = {}
 _KNOWN_COUNT = 16384
+_MEMBERS: dict[type, _Members] = {}
 _generation = -1
 
 
-def token(value: Any, code: object = None) -> bytes | None:
+class _Known:
+    """What stands for one object, and what of it was looked at."""
+
+    __slots__ = ("reason", "state", "token", "value")
+
+    def __init__(self, value: Any, token: bytes, reason: str, state: list[object] | None) -> None:
+        self.value = value
+        self.token = token
+        #: Why it is refused, if it is.
+        self.reason = reason
+        self.state = state
+
+
+def token(value: Any) -> bytes | None:
     """The name of a function, class or built-in of an installed distribution; None if it is none.
 
-    Raises UncacheableError for what opens a door to the outside world. ``code`` is
-    the function's code object: it can be replaced, and then what was known is void.
+    A function's name comes with what its code is and what is set in it. Raises
+    UncacheableError for what opens a door to the outside world.
     """
+    _forget_if_installed()
+    known = _KNOWN.get(id(value))
+    is_function = type(value) is FunctionType
+    if known is None or known.value is not value or (known.state is not None and not _is_as_it_was(known)):
+        found = _identify(value)
+        if found is None:
+            reason = reason_against(value) if is_function else ""
+            if reason:  # under a name that is not its own, as ``functools.wraps`` gives
+                raise UncacheableError(reason)
+            return None
+        identity, module, name = found
+        written = named(identity, module, name + _made_as(value))
+        state = None
+        if is_function:
+            state = settings.state_of(value)
+            try:
+                written += encode_str(settings.code_form(value)) + settings.settings_of(value)
+            except settings.NotTheirsError:
+                return None
+            if settings.is_volatile(value):
+                state = []
+        reason = reason_against(value, module, name) if identity == distributions.PYTHON else ""
+        known = _KNOWN[id(value)] = _Known(value, written, reason, state)
+    if known.reason:
+        raise UncacheableError(known.reason)
+    return known.token
+
+
+def _forget_if_installed() -> None:
     global _generation
     if _generation != distributions.generation or len(_KNOWN) >= _KNOWN_COUNT:
         _KNOWN.clear()
+        _MEMBERS.clear()
         _generation = distributions.generation
-    known = _KNOWN.get(id(value))
-    if known is None or known[0] is not value or known[1] is not code:
-        found = _identify(value)
-        if found is None:
-            return None
-        identity, module, name = found
-        reason = _refusal(module, name) if identity == distributions.PYTHON else ""
-        known = _KNOWN[id(value)] = (value, code, named(identity, module, name + _made_as(value)), reason)
-    if known[3]:
-        raise UncacheableError(known[3])
-    return known[2]
+
+
+def _is_as_it_was(known: _Known) -> bool:
+    return known.state is not None and settings.is_same(known.value, known.state)
 
 
 def named(identity: str, module: str, name: str) -> bytes:
@@ -112,10 +114,10 @@ def _identify(value: Any) -> tuple[str, str, str] | None:
     name = getattr(value, "__module__", None)
     if not isinstance(name, str):
         # A method table's functions know the module only through what they are bound to.
-        home = getattr(value, "__self__", None)
-        if not isinstance(home, ModuleType):
+        bound_to = getattr(value, "__self__", None)
+        if not isinstance(bound_to, ModuleType):
             return None
-        name = home.__name__
+        name = bound_to.__name__
     module = sys.modules.get(name)
     if module is None:
         return None
@@ -131,7 +133,7 @@ def _identify(value: Any) -> tuple[str, str, str] | None:
     return None
 
 
-def home(function: FunctionType) -> str | None:
+def distribution_of(function: FunctionType) -> str | None:
     """The distribution whose file the code is from and whose module it sees; None for the user's own code."""
     found = distributions.owner(function.__code__.co_filename)
     if found is not None:
@@ -174,41 +176,129 @@ def leads_to(module: ModuleType, path: str, value: object) -> bool:
     return found is value
 
 
-def _refusal(module: str, name: str) -> str:
-    if module in ("os", "posix", "nt") and name in _MACHINE:
-        return _WORLD
-    reason, names = _DOORS_BY_MODULE.get("posix" if module == "nt" else module, ("", frozenset()))
-    return reason if name in names else ""
+class _Members:
+    """What was found in one class, and all that this depended on."""
+
+    __slots__ = (
+        "codes",
+        "defaults",
+        "found",
+        "functions",
+        "named",
+        "names",
+        "settable",
+        "states",
+        "values",
+        "volatile",
+    )
+
+    names: tuple[str, ...]
+    values: tuple[object, ...]
+    #: Its functions, and those of its properties; of each the code and the defaults.
+    functions: list[FunctionType]
+    codes: list[object]
+    defaults: list[object]
+    named: list[object]
+    #: Of these, the ones with more in them that can be set; and those with a default that can change as it is.
+    settable: list[FunctionType]
+    states: list[list[object]]
+    volatile: list[tuple[FunctionType, bytes]]
+    found: list[tuple[str, Any]]
+
+    def holds(self, namespace: Any) -> bool:
+        return (
+            self.names == tuple(namespace)
+            and all(map(is_, namespace.values(), self.values))
+            and all(map(is_, map(_code_of, self.functions), self.codes))
+            and all(map(is_, map(_defaults_of, self.functions), self.defaults))
+            and all(map(is_, map(_named_of, self.functions), self.named))
+            and all(map(settings.is_same, self.settable, self.states))
+            and all(settings.settings_of(function) == written for function, written in self.volatile)
+        )
 
 
-def foreign_members(cls: type) -> list[tuple[str, FunctionType | str]]:
-    """What may have been put into an installed class: functions of others, and library functions of other names.
+_code_of = attrgetter("__code__")
+_defaults_of = attrgetter("__defaults__")
+_named_of = attrgetter("__kwdefaults__")
 
-    Generated methods (dataclasses, attrs) come from no file; they belong to the class
-    when their globals are its module's, and are told by their code. A method that was not defined under its name
-    (``__radd__ = __add__``, a wrapper) is told by the name it was defined under.
+
+def foreign_members(cls: type) -> list[tuple[str, Any]]:
+    """What may have been put into an installed class, by name, and as text what is set in it.
+
+    That is: whatever belongs to no library, as it is; library functions of other names,
+    as text. Generated methods (dataclasses, attrs) come from no file; they belong to the
+    class when their globals are its module's, and are told by their code. A method that
+    was not defined under its name (``__radd__ = __add__``, a wrapper) is told by the name
+    it was defined under. Defaults of methods and plain public attributes make one text.
     """
-    found: list[tuple[str, FunctionType | str]] = []
+    _forget_if_installed()
+    namespace = vars(cls)
+    known = _MEMBERS.get(cls)
+    if known is None or not known.holds(namespace):
+        known = _MEMBERS[cls] = _examine(cls)
+    return known.found
+
+
+def _examine(cls: type) -> _Members:
+    known = _Members()
+    known.names, known.values = tuple(vars(cls)), tuple(vars(cls).values())
+    known.functions, known.settable, known.found, known.volatile = [], [], [], []
     module = sys.modules.get(cls.__module__)
     own = None if module is None else vars(module)
     prefix = cls.__qualname__ + "."
-    for name, item in list(vars(cls).items()):
-        kind = type(item)
-        if kind is staticmethod or kind is classmethod:
-            item = item.__func__
-        elif kind is property:
-            item = item.fget
-        if type(item) is not FunctionType:
-            continue
-        code = item.__code__
-        if distributions.owner(code.co_filename) is None:
-            generated = code.co_filename[:1] == "<" and item.__globals__ is own
-            found.append((name, facts_of(code).digest.hex() if generated else item))
-        elif code.co_qualname != prefix + name:
-            found.append((name, f"{item.__module__}:{item.__qualname__}{_made_as(item)}"))
+    texts: list[bytes] = []
+    for at, item in zip(known.names, known.values, strict=True):
+        for name, function in _functions_in(at, item):
+            known.functions.append(function)
+            if function.__kwdefaults__ or function.__closure__:
+                known.settable.append(function)
+            code = function.__code__
+            if distributions.owner(code.co_filename) is None:
+                generated = code.co_filename[:1] == "<" and function.__globals__ is own
+                known.found.append((name, facts_of(code).digest.hex() if generated else function))
+                continue
+            try:
+                written = settings.settings_of(function)
+            except settings.NotTheirsError:
+                known.found.append((name, function))
+                continue
+            if settings.is_volatile(function):
+                known.volatile.append((function, written))
+            if code.co_qualname != prefix + at:
+                defined_as = f"{function.__module__}:{function.__qualname__}{_made_as(function)}"
+                known.found.append((name, f"{defined_as} {digest_of(written)}" if written else defined_as))
+            elif written:
+                texts.append(encode_str(name) + written)
+        if at[:1] != "_":  # what begins so is the library's own to change: counters, caches, what was warned of
+            try:
+                written = settings.attribute_form(item)
+            except settings.NotTheirsError:
+                known.found.append((at, item))
+                continue
+            if written:
+                texts.append(encode_str(at) + written)
+    if texts:
+        known.found.append(("", digest_of(b"".join(sorted(texts)))))
+    known.codes, known.defaults = [*map(_code_of, known.functions)], [*map(_defaults_of, known.functions)]
+    known.named = [*map(_named_of, known.functions)]
+    known.states = [settings.state_of(function) for function in known.settable]
     # Libraries fill classes in the order of a set, too (sympy does).
-    found.sort(key=lambda member: member[0])
-    return found
+    known.found.sort(key=lambda member: member[0])
+    return known
+
+
+def _functions_in(name: str, item: Any) -> list[tuple[str, FunctionType]]:
+    """The functions in a member of a class, by a name for each: those of a property can be changed one by one."""
+    kind = type(item)
+    if kind is FunctionType:
+        return [(name, item)]
+    if kind is staticmethod or kind is classmethod:
+        found = [(name, item.__func__)]
+    elif kind is property:
+        found = [(name, item.fget), (f"{name} set", item.fset), (f"{name} del", item.fdel)]
+    else:
+        return []
+    return [(each, function) for each, function in found if type(function) is FunctionType]
 
 
 def native_token(value: Any) -> bytes | None:
@@ -232,6 +322,8 @@ _files: dict[str, tuple[tuple[int, int, int], str]] = {}
 def _file_digest(filename: str) -> str:
     try:
         status = os.stat(filename)
+        if not stat.S_ISREG(status.st_mode):
+            raise UncacheableError("its compiled module is no longer a file")
         known = _files.get(filename)
         version = (status.st_ino, status.st_size, status.st_mtime_ns)
         if known is None or known[0] != version:

@@ -8,13 +8,11 @@ from ..digest import encode_str
 from . import installed
 from .bytecode import facts_of
 from .objects import attributes_of
-from .walk import UNBOUND, WRITERS, Walk
+from .walk import ABSENT, UNBOUND, WRITERS, Walk
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
-
-_ABSENT = object()
 
 
 def _method(walk: Walk, method: MethodType, label: str) -> bytes:
@@ -36,7 +34,7 @@ def _record_method(walk: Walk, pair: tuple[Any, Any]) -> bytes:
     if (
         type(function) is FunctionType
         and not isinstance(owner, type | ModuleType)
-        and installed.home(function) is None
+        and installed.distribution_of(function) is None
         and not any(_overrides(type(owner), name) for name in ("__getattribute__", "__setattr__", "__delattr__"))
     ):
         reads = facts_of(function.__code__).self_reads
@@ -58,7 +56,7 @@ def _overrides(kind: type, name: str) -> bool:
 def _attribute(walk: Walk, owner: Any, name: str) -> bytes | None:
     """What ``owner.name`` stands for, found without running anything; None when that cannot be."""
     kind = type(owner)
-    member: Any = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), _ABSENT)
+    member: Any = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), ABSENT)
     label = f"self.{name}"
     if isinstance(member, property):
         if type(member) is not property:
@@ -74,13 +72,13 @@ def _attribute(walk: Walk, owner: Any, name: str) -> bytes | None:
         except AttributeError:
             return UNBOUND
     state = attributes_of(owner)
-    if data and member is not _ABSENT:
+    if data and member is not ABSENT:
         return None
     if name in state:
         # With what stands behind it: ``del self.x`` uncovers the class's.
-        behind = UNBOUND if member is _ABSENT else walk.token(member, label)
+        behind = UNBOUND if member is ABSENT else walk.token(member, label)
         return b"i" + walk.token(state[name], label) + behind
-    if member is _ABSENT:
+    if member is ABSENT:
         return None if hasattr(kind, "__getattr__") or name.startswith("__") else UNBOUND
     if type(member) is FunctionType:
         return bound(walk, member, owner, label)

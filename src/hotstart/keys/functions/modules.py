@@ -7,7 +7,7 @@ from types import ModuleType
 
 from ...errors import UncacheableError
 from ..digest import encode_str
-from . import distributions, installed
+from . import distributions, doors, installed
 from .walk import FALLBACKS, PLAIN, UNBOUND, WRITERS, Walk
 
 TYPE_CHECKING = False
@@ -24,8 +24,8 @@ PLACE_REASON = (
 )
 _HOUSEKEEPING = PLACES | {"__builtins__", "__name__", "__package__", "__doc__", "__annotations__"}
 
-#: With one of these in hand, code can reach everything.
-_MASTER_KEYS = frozenset(("os", "posix", "nt", "sys", "builtins", "importlib", "gc"))
+#: With one of these in hand, code can reach what is refused by name.
+_MASTER_KEYS = doors.MODULES.union(("posix", "nt", "posixpath", "ntpath", "genericpath", "_io", "_thread"))
 
 #: Namespaces of torch operators that torch itself implements.
 _OWN_OPERATORS = frozenset(("aten", "prim", "prims"))
@@ -62,6 +62,9 @@ def attribute(walk: Walk, module: ModuleType, name: str) -> Any:
     if identity is not None:
         if hasattr(kind, "__getattr__"):
             _check_operators(module, name)
+        reason = doors.reason_against_name(module.__name__, (name,)) if identity == distributions.PYTHON else ""
+        if reason:
+            raise UncacheableError(reason)
         # A lazy attribute of a library (torch._dynamo): naming it must not import it.
         return Token(installed.named(identity, module.__name__, name))
     lazy = namespace.get("__getattr__")
@@ -143,7 +146,7 @@ def _module(walk: Walk, module: ModuleType, label: str) -> bytes:
         return walk.node(module, _record_module, label)
     if identity == distributions.PYTHON and module.__name__ in _MASTER_KEYS:
         raise UncacheableError(
-            f"the module {module.__name__} is used as a value, and everything can be reached from it"
+            f"the module {module.__name__} is used as a value, and what leads outside can be reached from it"
         )
     return installed.named(identity, module.__name__, "")
 

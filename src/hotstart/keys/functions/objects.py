@@ -19,6 +19,7 @@ from ...errors import UncacheableError
 from ..digest import ENCODERS, dtype_name, encode, encode_str
 from . import installed
 from .callables import annotated
+from .doors import CLASSES
 from .walk import DESCRIPTIONS, FALLBACKS, PLAIN, WRITERS, Walk
 
 TYPE_CHECKING = False
@@ -105,6 +106,8 @@ def _class(walk: Walk, value: type, label: str) -> bytes:
     found = installed.token(value)
     if found is None:
         return installed.native_token(value) or walk.node(value, _record_class, label)
+    if (value.__module__, value.__qualname__) in CLASSES:
+        walk.leading_out.append((walk.current, label, walk.weak, value))
     foreign = walk.foreign.get(value)
     if foreign is None:
         # The foreign parts of a base count too: its methods are this class's methods.

@@ -29,6 +29,7 @@ from blake3 import blake3
 from ...errors import UncacheableError
 from ..digest import ENCODERS, encode, encode_str
 from .bytecode import facts_of
+from .doors import reason_against_member
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     Recorder = Callable[["Walk", Any], bytes]
 
 #: Raised when the meaning of a fingerprint changes.
-VERSION = 1
+VERSION = 2
 
 #: Sets within sets of unordered objects; each level walks its members once more.
 _MAX_SETS = 4
@@ -52,6 +53,9 @@ _PREFIX = b"hotstart fingerprint %d\n" % VERSION + encode((sys.implementation.na
 
 PLAIN = {kind: ENCODERS[kind] for kind in (str, int, bool, type(None), float, complex, bytes, type(...))}
 UNBOUND = b"?"
+
+#: What a look-up finds where there is nothing; None is a value.
+ABSENT: Any = object()
 
 #: Of functions and classes, what is left out of their records: the same script is __main__ here and
 #: __mp_main__ in a worker, and a dataclass describes itself with the order of a set or an address.
@@ -71,7 +75,7 @@ class Walk:
     """One fingerprint in the making. Not to be shared between threads."""
 
     __slots__ = (
-        *("cells", "current", "described", "edges", "foreign", "nodes", "numbers"),
+        *("called", "cells", "current", "described", "edges", "foreign", "leading_out", "nodes", "numbers"),
         *("parents", "refused", "versions", "weak"),
         *("_depth", "_root", "_sets", "_title"),
     )
@@ -94,6 +98,9 @@ class Walk:
         self.foreign: dict[type, list[tuple[str, FunctionType | str]]] = {}
         #: Which of DESCRIPTIONS some code reads: then they count, of everything met.
         self.described: set[str] = set()
+        #: Classes met some of whose methods are doors, and the names of such methods that some code uses.
+        self.leading_out: list[tuple[int, str, str | None, type]] = []
+        self.called: set[str] = set()
         #: The node being written; while a class is, the name of the method in hand.
         self.current = -1
         self.weak: str | None = None
@@ -114,6 +121,12 @@ class Walk:
             hasher.update(b"%d:" % len(written))
             hasher.update(written)
             at += 1
+        for number, label, weak, kind in self.leading_out if self.called else ():
+            for name in sorted(self.called):
+                reason = reason_against_member(kind, name)
+                if reason:
+                    label = label.removeprefix("global ")
+                    self.refused.append((number, f"{label}.{name}", weak, UncacheableError(reason)))
         if self.refused:
             self._judge()
         for name in sorted(self.described):
