@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 import hotstart
 from hotstart.compilers import nvrtc
@@ -443,55 +441,3 @@ def test_keys_by_hand(cache: hotstart.Cache, monkeypatch: pytest.MonkeyPatch) ->
     assert nvrtc.get(key, cache=cache) is None
     with pytest.raises(hotstart.UsageError, match="source_hash"):
         nvrtc.KernelKey("", "sm_90", "x")
-
-
-# Programs made of parts that do or do not change the PTX, and options likewise.
-expressions = st.recursive(
-    st.sampled_from(["a[0]", "N", "1", "2.5f", "HEADER", "MORE"]),
-    lambda inner: st.tuples(inner, st.sampled_from("+-*"), inner).map(lambda t: f"({t[0]} {t[1]} {t[2]})"),
-    max_leaves=4,
-)
-programs = st.fixed_dictionaries(
-    {
-        "body": expressions,
-        "comment": st.sampled_from(["", "// note", "/* #include \"more.h\" */"]),
-        "header": st.sampled_from(["#define HEADER 3", "#define HEADER 4", "#define HEADER 3 //", "#define HEADER N"]),
-        "more": st.sampled_from([None, "#define MORE 1", "#define MORE 2"]),
-        "options": st.lists(
-            st.sampled_from(["-DN=1", "-DN=2", "--use_fast_math", "-fmad=false", "-DUNUSED", "--restrict"]),
-            max_size=3,
-            unique_by=lambda option: option[:3],
-        ),
-    }
-)  # fmt: skip
-
-
-def source_of(program: dict[str, Any]) -> str:
-    return (
-        '#include "header.h"\n#if __has_include("more.h")\n#include "more.h"\n#else\n#define MORE 5\n#endif\n'
-        "#ifndef N\n#define N 7\n#endif\n"
-        f"{program['comment']}\n"
-        f'extern "C" __global__ void k(float* a) {{ a[0] = {program["body"]}; }}\n'
-    )
-
-
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(program=programs)
-def test_two_programs_with_different_ptx_never_share_a_key(fresh: Fresh, program: dict[str, Any]) -> None:
-    """Each example is compiled for real and remembered under its key: a key must always mean the same PTX."""
-    write("header.h", program["header"])
-    if program["more"] is None:
-        Path("more.h").unlink(missing_ok=True)
-    else:
-        write("more.h", program["more"])
-    source = source_of(program)
-    given_options = ["--gpu-architecture=sm_90", *program["options"]]
-    key, _, _ = nvrtc._key(source.encode(), "sm_90", given_options, None, (), "default_program", ("ptx",))
-    known = SEEN.setdefault(key.digest, b"")
-    made = fresh(source, options=program["options"])["ptx"]
-    if known:
-        assert known == made
-    SEEN[key.digest] = made
-
-
-SEEN: dict[str, bytes] = {}
