@@ -296,7 +296,45 @@ def test_with_no_place_for_a_store_kernels_compile_all_the_same(
         pytest.skip("needs /proc, where even root can make no directory")
     by_environment(monkeypatch, HOTSTART_HOME="/proc/self/hotstart")
     assert compile_scale().asm["cubin"].startswith(b"\x7fELF")
-    assert compiled == [True]
+    compile_scale()
+    compile_scale(512)
+    assert compiled == [True, False, True], "what this process has compiled it has"
+
+
+def test_what_an_empty_read_only_store_does_not_take_is_compiled_once_in_a_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiled: list[bool]
+) -> None:
+    by_environment(monkeypatch, HOTSTART_HOME=tmp_path / "home", HOTSTART_READ_ONLY=1)
+    first = compile_scale()
+    assert compile_scale().asm == first.asm
+    assert compiled == [True, False]
+    assert ours.stats()["hit.shelf"] == 1
+
+
+def test_what_does_not_fit_into_the_store_is_compiled_once_in_a_process(tmp_path: Path, compiled: list[bool]) -> None:
+    use(tmp_path / "store", max_size=1024)
+    first = compile_scale()
+    assert compile_scale().asm == first.asm
+    assert compiled == [True, False]
+
+
+def test_a_triton_that_says_more_is_left_to_itself_and_that_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Later(FileCacheManager):  # type: ignore[misc]  # Triton has no types
+        def __init__(self, key: str, override: bool = False, dump: bool = False, namespace: str = "") -> None:
+            super().__init__(key, override, dump)
+            self.namespace = namespace
+
+    monkeypatch.setattr("hotstart.log._said", set())
+    monkeypatch.setattr("triton.runtime.cache.FileCacheManager", Later)
+    by_environment(monkeypatch, HOTSTART_HOME=tmp_path / "home", TRITON_CACHE_DIR=tmp_path / "triton")
+    for _ in range(2):
+        made: Any = ours.CacheManager("ABC", False, False, namespace="x")
+        assert type(made) is Later
+        assert made.namespace == "x"
+    assert type(ours.CacheManager("ABC", False, False, "y")) is Later
+    assert capsys.readouterr().err.count("its own is used") == 1
 
 
 def test_a_full_disk_under_the_shelf_does_not_stop_a_compile(

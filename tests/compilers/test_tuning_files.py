@@ -138,6 +138,7 @@ HEAD: dict[str, Any] = {"hotstart": "tuning", "schema": 1}
         ({**HEAD, "results": [RESULT, {**RESULT, "configs": [{"config": 1, "seconds": ["x"]}]}]}, "times"),
         ({**HEAD, "results": [RESULT, {**RESULT, "configs": [{"config": 1, "seconds": [-1]}]}]}, "times"),
         ({**HEAD, "results": [RESULT, {**RESULT, "configs": [{"config": 1, "seconds": [True]}]}]}, "times"),
+        ({**HEAD, "results": [RESULT, {**RESULT, "configs": [{"config": 1, "seconds": [10**400]}]}]}, "times"),
         ({**HEAD, "results": [RESULT, {**RESULT, "kernel": {"$code": "os.system"}}]}, "unknown tag"),
         ({**HEAD, "results": [RESULT, {**RESULT, "kernel": {"$tuple": 5}}]}, "needs a list"),
         ({**HEAD, "results": [RESULT, {**RESULT, "kernel": {"$dict": [[[1], 2]]}}]}, "unhashable"),
@@ -158,6 +159,18 @@ def test_a_file_that_cannot_be_understood_is_refused_in_one_line_and_nothing_is_
     assert says in message and str(path) in message and "nothing was imported" in message and "\n" not in message
     assert tuning(root).export_json() == before
     assert len(Cache(root)) == 1
+
+
+def test_where_no_file_can_be_written_the_file_that_was_asked_for_is_named(root: Path, tmp_path: Path) -> None:
+    path = tmp_path / "absent" / "x.json"
+    with pytest.raises(FileNotFoundError) as caught:
+        tuning(root).export_json(path)
+    assert caught.value.filename == str(path)
+    (tmp_path / "directory").mkdir()
+    with pytest.raises(IsADirectoryError) as refused:
+        tuning(root).export_json(tmp_path / "directory")
+    assert refused.value.filename == str(tmp_path / "directory")
+    assert [each.name for each in tmp_path.iterdir() if each.name.startswith(".")] == []
 
 
 def test_a_file_that_is_no_text_is_refused(root: Path, tmp_path: Path) -> None:

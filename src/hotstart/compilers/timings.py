@@ -36,6 +36,9 @@ _SAMPLES = 32
 
 _REASON = 200
 
+#: Whole seconds beyond this are no time, and may be more than a float can hold.
+_LONGEST = 10**15
+
 #: What an exported result consists of, besides its configurations.
 FIELDS = ("name", "kernel", "arguments", "device", "driver", "toolchain", "tuner")
 
@@ -157,7 +160,7 @@ class Timings:
         for number, (_, _, row) in enumerate(rows):
             samples, reason = row.get("seconds", []), row.get("failed")
             if not isinstance(samples, list) or not all(map(_is_time, samples)):
-                raise ValueError(f"seconds are times, not {samples!r}")
+                raise ValueError(f"seconds are times, not {repr(samples)[:_REASON]}")
             for seconds in samples:
                 made.add(number, seconds)
             if reason is not None:
@@ -166,7 +169,9 @@ class Timings:
 
 
 def _is_time(value: object) -> bool:
-    return type(value) in (int, float) and math.isfinite(value) and value >= 0  # type: ignore[arg-type,operator]  # a number
+    if type(value) is int:
+        return 0 <= value <= _LONGEST
+    return type(value) is float and math.isfinite(value) and value >= 0
 
 
 def plain(value: object) -> Any:

@@ -81,7 +81,9 @@ class CacheManager:
     _laid: dict[str, str]
     _staged: dict[str, bytes]
 
-    def __new__(cls, key: str, override: bool = False, dump: bool = False) -> Any:
+    def __new__(cls, key: str, override: bool = False, dump: bool = False, *more: Any, **named: Any) -> Any:
+        if more or named:
+            return _own_manager_for_more(key, override, dump, *more, **named)
         places = _settled.get(cls, _UNSETTLED)
         if places is _UNSETTLED:
             places = _settle(cls)
@@ -263,6 +265,8 @@ class CacheManager:
             else:
                 stored = self.places.cache.put(key, contents, meta=meta, cost=cost)
             counters.add("stored" if stored else "refused.store")
+            if not stored or self.places.cache.disk is None:
+                self.places.keep(key.digest)
         except (HotstartError, shelf.DamagedError) as error:
             counters.add("refused.names")
             say("info", f"Triton's {name} is not stored: {error}", once="triton names")
@@ -308,6 +312,19 @@ def stats() -> dict[str, float]:
         counted["hit.shelf"] = counted.get("hit.shelf", 0) + places.hits
         counted["seconds_saved"] = counted.get("seconds_saved", 0) + places.saved
     return dict(sorted(counted.items()))
+
+
+def _own_manager_for_more(*given: Any, **named: Any) -> Any:
+    """A Triton that says more about a kernel than we know what to do with: its own manager does."""
+    from triton.runtime.cache import FileCacheManager
+
+    counters.add("fallback")
+    say(
+        "warning",
+        f"this Triton gives its cache manager more ({', '.join(named) or 'arguments'}); its own is used",
+        once="triton fallback",
+    )
+    return FileCacheManager(*given, **named)
 
 
 #: By class, where it keeps entries; None where Triton's own manager serves.

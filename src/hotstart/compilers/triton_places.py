@@ -27,6 +27,9 @@ _SHARE = 4
 #: of eight, 8 in one of 32. A process that is killed has used some of its last kernels in secret.
 _TOGETHER = 32
 
+#: Entries without a store that a process remembers to have compiled.
+_KEPT = 4096
+
 #: The use of one entry is told at most this often.
 _TELL_EVERY = 60_000_000_000
 
@@ -43,6 +46,7 @@ class Places:
     __slots__ = (
         "_cache",
         "_config",
+        "_kept",
         "_knobs",
         "_lock",
         "_own",
@@ -71,6 +75,8 @@ class Places:
         self._uses: list[tuple[str, int, float]] = []
         self._told: dict[str, int] = {}
         self._scratch: tuple[int, str] = (0, "")
+        #: Entries of this process that the store did not take: their files serve this process alone.
+        self._kept: dict[str, None] = {}
         self._written = 0
         #: Served from a shelf, and the seconds of compiling that saved; beside the counters, for speed.
         self.hits, self.saved = 0, 0.0
@@ -102,17 +108,27 @@ class Places:
         The layout of the store is written out here, as ``LocalStore.path`` has it,
         because opening a store costs more than all that a hit does.
         """
-        if self.root is None:
-            return False
         path = f"{self.root}/entries/{digest[:2]}/{digest[2:]}"
-        if not os.access(path, os.F_OK):
-            return False
+        if self.root is None or not os.access(path, os.F_OK):
+            if digest not in self._kept:
+                return False
+            with self._lock:
+                self.hits += 1
+                self.saved += cost
+            return True
         with self._lock:
             self._uses.append((path, time_ns(), cost))
             enough = len(self._uses) >= _TOGETHER
         if enough:
             self.tell()
         return True
+
+    def keep(self, digest: str) -> None:
+        """The store did not take this entry (read-only, full, none): what was laid down of it still counts here."""
+        with self._lock:
+            self._kept[digest] = None
+            if len(self._kept) > _KEPT:
+                del self._kept[next(iter(self._kept))]
 
     def tell(self) -> None:
         """Make noted uses known: to the store as the time of each entry's file, to ``stats`` as hits."""

@@ -398,7 +398,7 @@ def _seconds(value: Any) -> float:
     if not isinstance(value, (bool, str, bytes)) and hasattr(type(value), "__float__"):
         try:
             return float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             pass
     raise UsageError(f"measure returns the seconds a configuration takes, one number, not {value!r}")
 

@@ -64,14 +64,19 @@ def read(path: str) -> str:
 
 
 def write(path: str, text: str) -> None:
-    """Beside it first, then renamed: whoever reads meanwhile finds the old file or the new. Raises OSError."""
+    """Beside it first, then renamed: whoever reads meanwhile finds the old file or the new.
+
+    Raises OSError about ``path``, whichever step failed.
+    """
     directory = os.path.dirname(os.path.abspath(path))
     temporary = os.path.join(directory, f".{files.unique_name()}.json")
     try:
         with open(temporary, "x", encoding="utf-8") as file:
             file.write(text)
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         if os.path.exists(temporary):
             os.unlink(temporary)
+        if isinstance(error, OSError):
+            raise type(error)(error.errno, error.strerror, path) from None
         raise
