@@ -54,6 +54,18 @@ def test_what_was_filled_is_found_in_order_with_its_entry(tmp_path: Path) -> Non
     assert contents(folder) == FILES
 
 
+@pytest.mark.parametrize("name", [*FILES, ".hotstart.k.json"])
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_at(tmp_path: Path, name: str) -> None:
+    folder = folder_of(tmp_path)
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    if FILES.get(name) == b"":
+        assert shelf.look(str(folder), "k.json", TITLE) is not None  # it reads as the nothing that should be there
+    else:
+        with pytest.raises(shelf.DamagedError):
+            shelf.look(str(folder), "k.json", TITLE)
+
+
 def test_what_is_written_is_private(tmp_path: Path) -> None:
     folder = folder_of(tmp_path)
     assert folder.stat().st_mode & 0o777 == 0o700

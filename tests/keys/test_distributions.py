@@ -7,6 +7,7 @@ import functools
 import hashlib
 import importlib
 import math
+import os
 import sys
 import types
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from hotstart.errors import UncacheableError
 from hotstart.keys.functions import distributions, fingerprint
 
 if TYPE_CHECKING:
@@ -323,6 +325,27 @@ def test_functions_of_numpy_count_through_numpy(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.undo()
     monkeypatch.setattr(np.linalg, "norm", lambda x: x)
     assert fingerprint(f) != before
+
+
+@pytest.mark.parametrize("name", ["lib.py", "RECORD"])
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_at(
+    tmp_path: Path, site: Path, install: Install, program: Program, name: str
+) -> None:
+    install(LIBRARY.format(1, 1, 1))
+    with program(tmp_path / "user", USER) as main:
+        path = site / name if name == "lib.py" else next(site.glob("my_lib-*")) / name
+        path.unlink()
+        os.mkfifo(path)
+        try:
+            distributions._sites.clear()
+            distributions._owners.clear()
+            distributions.generation += 1
+            # Nothing vouches for it any more: it is the user's own, lock and all.
+            with pytest.raises(UncacheableError, match="LOCK"):
+                fingerprint(main.f)
+        finally:
+            path.unlink()
+            path.touch()
 
 
 def test_the_standard_metadata_library_is_not_imported() -> None:

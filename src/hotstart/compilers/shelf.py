@@ -44,6 +44,9 @@ _MAGIC, _VERSION = b"hotS", 1
 _START = struct.pack("<4sH", _MAGIC, _VERSION)
 _CHECKED_FROM = 24
 
+#: Others may write into a directory that Triton was given: nothing there makes us wait, a pipe is read as empty.
+_READ = files.READ | getattr(os, "O_NONBLOCK", 0)
+
 #: Sizes of so many files.
 _SIZES = [struct.Struct(f"<{count}Q") for count in range(32)]
 
@@ -102,7 +105,7 @@ def look(folder: str, label: str, title: bytes) -> tuple[Slip, dict[str, str]] |
         except DamagedError:
             del _known[path, title]  # unless somebody has written other files, with a slip of their own
     try:
-        fd = files.open(path, files.READ)
+        fd = files.open(path, _READ)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -125,7 +128,7 @@ def look(folder: str, label: str, title: bytes) -> tuple[Slip, dict[str, str]] |
 
 def _check(folder: str, slip: Slip) -> dict[str, str]:
     """The paths of the files, whose contents are what the slip says. Raises DamagedError."""
-    open_, read, close, flags = files.open, files.read, files.close, files.READ
+    open_, read, close, flags = files.open, files.read, files.close, _READ
     prefix = folder + "/"
     update = (running := xxh3_128(slip.checked)).update
     paths = {}
@@ -286,7 +289,7 @@ def _slips(folder: str, recent: int) -> Iterator[tuple[str, Slip, int]]:
 
 
 def _read_slip(path: str) -> Slip:
-    fd = files.open(path, files.READ)
+    fd = files.open(path, _READ)
     try:
         return Slip(files.read(fd, _LARGEST))
     finally:

@@ -14,6 +14,7 @@ for, and both are forgotten when the directory changes.
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from bisect import bisect_left
 
@@ -53,7 +54,10 @@ class _Distribution:
         """
         if self._record is None:
             try:
-                with open(os.path.join(self.directory, "RECORD"), "rb") as file:
+                record = os.path.join(self.directory, "RECORD")
+                if not stat.S_ISREG(os.stat(record).st_mode):
+                    raise OSError(f"{record} is no file")
+                with open(record, "rb") as file:
                     self._record = b"\n" + file.read() + b"\n"
             except OSError:
                 self._record = b""  # without a RECORD nothing is known to belong to it
@@ -213,7 +217,10 @@ def _as_promised(filename: str, promise: bytes) -> bool:
     method, _, rest = promise.partition(b"=")
     digest, _, size = rest.partition(b",")
     try:
-        length = os.stat(filename).st_size
+        status = os.stat(filename)
+        length = status.st_size
+        if not stat.S_ISREG(status.st_mode):
+            return False
         if method != b"sha256" or (size and int(size) != length):
             return False
         if length > _HASHED_UP_TO:

@@ -15,6 +15,7 @@ expensive.
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from types import CodeType
 
@@ -64,6 +65,8 @@ def _version(filename: str) -> Version | None:
     if not filename.startswith("<"):
         try:
             status = os.stat(filename)
+            if not stat.S_ISREG(status.st_mode):
+                return None  # a pipe would never end
             return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
         except OSError:
             pass
