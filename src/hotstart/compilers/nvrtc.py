@@ -177,6 +177,12 @@ def _key(
         raise UncacheableError("; ".join(parsed.refusals), "options")
     compiler = toolchain.nvrtc()
     found = closure(text, name=name, headers=headers, **parsed.search("ltoir" in targets))
+    # What most compiles do not have is no field of theirs: each would cost a microsecond of every hit.
+    more: dict[str, object] = {}
+    if headers:
+        more["memory"] = {label: digest_of(_bytes(content)) for label, content in headers.items()}
+    if name_expressions:
+        more["name_expressions"] = tuple(name_expressions)
     key = Key(
         KIND,
         # Without its directory, which differs between machines; where it matters the closure holds it.
@@ -184,10 +190,9 @@ def _key(
         source=text,
         options=parsed,
         headers=found,
-        memory={label: digest_of(_bytes(content)) for label, content in headers.items()} if headers else None,
-        name_expressions=tuple(name_expressions),
         targets=targets,
         toolchain=compiler,
+        **more,
     )
     return key, found, compiler
 
@@ -348,9 +353,14 @@ def _path(text: str | bytes) -> bytes:
 
 
 def _from_entry(entry: Entry) -> CachedKernel:
-    kernel = CachedKernel(cost=entry.cost, from_cache=entry.tier != "compiled")
+    # Not through __init__: its arguments would be a tenth of a hit.
+    kernel = CachedKernel.__new__(CachedKernel)
+    kernel.ptx = kernel.cubin = kernel.ltoir = None
     for name in entry:
         setattr(kernel, name, entry[name])
+    kernel.cost = entry.cost
+    kernel.from_cache = entry.tier != "compiled"
+    kernel.uncacheable = ""
     kernel._meta = entry
     return kernel
 

@@ -168,6 +168,7 @@ class Options:
 
     __slots__ = (
         "_encoding",
+        "_searches",
         "arch",
         "canonical",
         "defines",
@@ -194,17 +195,27 @@ class Options:
     paths: bool
     #: Why this compile must not be cached; empty when it may.
     refusals: tuple[str, ...]
+    _searches: list[Search | None]
+
+    def __init__(self) -> None:
+        self._searches = [None, None]
 
     def search(self, paths: bool = False) -> Search:
-        """What ``keys.headers.closure`` has to know; ``paths`` says that the output shows them anyway."""
-        return {
-            "include_dirs": self.include_dirs,
-            "defines": self.defines,
-            "undefines": self.undefines,
-            "pre_includes": self.pre_includes,
-            "source_dir": self.source_dir,
-            "paths": paths or self.paths,
-        }
+        """What ``keys.headers.closure`` has to know; ``paths`` says that the output shows them anyway.
+
+        Made once and not to be changed: asked for at every hit.
+        """
+        found = self._searches[paths]
+        if found is None:
+            found = self._searches[paths] = {
+                "include_dirs": self.include_dirs,
+                "defines": self.defines,
+                "undefines": self.undefines,
+                "pre_includes": self.pre_includes,
+                "source_dir": self.source_dir,
+                "paths": paths or self.paths,
+            }
+        return found
 
     __hotstart_label__ = "hotstart.Options"
 

@@ -62,9 +62,9 @@ def default_directory() -> str:
     environ = os.environ
     home = environ.get("HOTSTART_HOME")
     if not home:
-        base = environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-        home = os.path.join(base, "hotstart")
-    return os.path.join(home, "memo")
+        base = environ.get("XDG_CACHE_HOME") or f"{os.path.expanduser('~')}/.cache"
+        home = f"{base}/hotstart"
+    return f"{home}/memo"
 
 
 def read(path: str) -> bytes | None:

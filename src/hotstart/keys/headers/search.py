@@ -362,13 +362,21 @@ class Search:
         result.digest = digest_of(encode(content))
         result.names = tuple([node.label for node in self.nodes[2:] if not node.toolkit])
         self.absent.settle(result, self.toolkits)
-        if any(node.path for node in self.nodes):
+        # Only #pragma once asks which file is which, and only of files.
+        if any(node.path for node in self.nodes) and any(_once(node) for node in self.nodes):
             for path, known in self.lent.items():
                 if known is None:
                     result.absent.append(path)
                 else:
                     self._rests_on(path, known)
         return result
+
+
+def _once(node: Node) -> bool:
+    # In a definition it can stand only as _Pragma or __pragma, whose name is then a word of its user or of a body.
+    if not node.scan.words.isdisjoint(("once", "_Pragma", "__pragma")):
+        return True
+    return any("ragma" in body for _, _, body in node.scan.definitions)
 
 
 def _beside(kind: str, source_dir: bool, always: bool) -> bool:

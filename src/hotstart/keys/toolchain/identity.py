@@ -161,20 +161,30 @@ def _recall(place: str, label: str) -> Toolchain | None:
     payload = memo.read(place)
     if payload is None:
         return None
-    start = payload.find(b"\n%b\0" % os.fsencode(label)) + 1
+    text = os.fsdecode(payload)
+    start = text.find(f"\n{label}\0") + 1
     if not start:
         return None
-    fields = os.fsdecode(payload[start : payload.index(b"\n", start)]).split("\0")
-    name, _asked, version, count = fields[:4]
-    after = 4 + int(count)
-    watched = []
-    for index in range(after, len(fields), 5):
-        path, inode, size, modified, changed = fields[index : index + 5]
-        known = (int(inode), int(size), int(modified), int(changed))
-        if status(path) != known:
-            return None
-        watched.append((path, known))
-    return Toolchain(name, version, tuple(fields[4:after]), tuple(watched))
+    try:
+        fields = text[start : text.index("\n", start)].split("\0")
+        after = 4 + int(fields[3])
+        stat = os.stat
+        watched = []
+        for index in range(after, len(fields), 5):
+            path, inode, size, modified, changed = fields[index : index + 5]
+            known = (int(inode), int(size), int(modified), int(changed))
+            now = stat(path)
+            if (now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns) != known:
+                return None
+            watched.append((path, known))
+    except OSError:
+        # Gone, or no longer ours to see: another compiler, or none.
+        return None
+    except (IndexError, ValueError):
+        # The checksum holds and the shape does not: written by something else than this.
+        memo.COUNTERS["damaged"] += 1
+        return None
+    return Toolchain(fields[0], fields[2], tuple(fields[4:after]), tuple(watched))
 
 
 def _record(place: str, label: str, found: Toolchain) -> None:

@@ -58,26 +58,29 @@ NVVM = Library(
 
 #: Who can have brought a CUDA library into this process: asking the kernel costs 0.1 ms, so
 #: only when one of them was imported. Somebody else's extension shows when it is loaded.
-_LOADERS = ("_ctypes", "cuda", "torch", "cupy", "jaxlib", "tensorflow", "tensorrt", "onnxruntime")
+_LOADERS = frozenset({"_ctypes", "cuda", "torch", "cupy", "jaxlib", "tensorflow", "tensorrt", "onnxruntime"})
 
 
 def find(library: Library) -> str | None:
     """The file that loading ``library`` in this process would give, or None."""
-    if any(name in sys.modules for name in _LOADERS):
+    if not _LOADERS.isdisjoint(sys.modules):
         loaded = mapped(library.stem)
         for soname in library.sonames:
             for path in loaded:
                 # Whoever loaded one first decided for everybody after.
                 if os.path.basename(path).startswith(soname):
                     return path
+    if sys.prefix != sys.base_prefix:
+        # In a virtual environment its own packages come first; asking site would cost more than all the rest.
+        first = f"{sys.prefix}/{sys.platlibdir}/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
+        for soname in library.sonames:
+            path = f"{first}/{library.wheels[0]}/{soname}"
+            if os.path.isfile(path):
+                return path
     return next(_candidates(library), None)
 
 
 def _candidates(library: Library) -> Iterator[str]:
-    if sys.prefix != sys.base_prefix:
-        # In a virtual environment its own packages come first; asking site would cost more than all the rest.
-        first = f"{sys.prefix}/{sys.platlibdir}/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
-        yield from _in_directory(f"{first}/{library.wheels[0]}", library)
     sites = _site_packages()
     for relative in library.wheels:
         for site in sites:
