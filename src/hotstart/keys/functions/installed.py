@@ -250,7 +250,7 @@ def _examine(cls: type) -> _Members:
     for at, item in zip(known.names, known.values, strict=True):
         for name, function in _functions_in(at, item):
             known.functions.append(function)
-            if function.__kwdefaults__ or function.__closure__:
+            if function.__kwdefaults__ or function.__code__.co_freevars not in ((), ("__class__",)):
                 known.settable.append(function)
             code = function.__code__
             if distributions.owner(code.co_filename) is None:

@@ -57,7 +57,8 @@ def state_of(function: FunctionType, depth: int = 0) -> State:
         except ValueError:
             value = ABSENT
         state.append(value)
-        if type(value) is FunctionType and depth < _DEPTH:
+        # One that holds itself, as a recursive closure does, is seen once: the second time there is nothing new.
+        if type(value) is FunctionType and depth < _DEPTH and value is not function:
             state += state_of(value, depth + 1)
     return state
 
