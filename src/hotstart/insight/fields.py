@@ -50,6 +50,7 @@ _TEXTS_OF = {
     ("torch", "structure"): "arguments are nested in another way, or other values were passed",
     ("torch", "classes"): "a class among the arguments was edited",
     ("torch", "same"): "other arguments are one and the same tensor",
+    ("torch", "order"): "parameters, buffers or arguments come in another order",
     ("torch", "settings"): "grad mode, autocast, precision, threads or another setting of torch differs",
     ("torch", "environment"): "a TORCH* variable differs",
     ("torch", "config"): "Inductor's configuration differs",

@@ -20,7 +20,7 @@ _SAID = {
     "plain": "runs as plain torch.compile",
     "skipped": "no package was built this time",
     "failed": "its package could not be built",
-    "quarantined": "its package gave another result than eager, and was removed",
+    "quarantined": "its package gave another result than eager, and is in quarantine",
 }
 
 
