@@ -270,3 +270,71 @@ def test_a_stranger_racing_for_the_same_keys_never_wins(near: Team, scale: int, 
     final = near.machine()
     assert all(same(final.read(entry.digest), entry) for entry in good)
     assert not [data for data in seen if data.startswith(b"evil")]
+
+
+def crafted(entry: Entry, about: bytes, provenance: bytes, kind: str = "test") -> bytes:
+    """A body as ``wire`` writes it, with a description of the attacker's own."""
+    kind_, name, artifacts = kind.encode(), entry.name.encode(), entry.items()
+    head = wire._HEAD.pack(
+        entry.created, entry.cost, len(kind_), len(name), len(about), len(provenance), len(artifacts)
+    )
+    rows = b"".join(wire._ROW.pack(len(each), len(data)) + each.encode() for each, data in artifacts)
+    return b"".join((head, kind_, name, about, provenance, rows, *(data for _, data in artifacts)))
+
+
+def descriptions(entry: Entry) -> dict[str, tuple[bytes, bytes, str]]:
+    """(about, provenance, kind) that this code would not have written."""
+    whole, own = entry.about(), encode(entry.provenance)
+    start = whole[: -len(own)]
+    meta = encode("meta") + encode({})
+    return {
+        "a provenance of its own": (whole, encode({"z" * 9: {}}), "test"),
+        "a provenance of its own, and the one we add": (whole + encode("provenance"), own, "test"),
+        "no description": (b"garbage", own, "test"),
+        "an empty one": (b"", own, "test"),
+        "metadata twice": (start.replace(meta, meta + meta, 1), own, "test"),
+        "a number in another form": (start.replace(meta, encode("meta") + b"{1:s1:ai0a;", 1), own, "test"),
+        "metadata that are none": (start.replace(meta, encode("meta") + encode(7), 1), own, "test"),
+        "another kind beside it": (start, own, "other"),
+        "a provenance that is no mapping": (start, encode([1]), "test"),
+    }
+
+
+@pytest.mark.parametrize("case", list(descriptions(make_entry(1, EVIL))))
+def test_a_trusted_key_signs_a_description_that_we_would_not_have_written(team: Team, case: str) -> None:
+    """What it would say of its signer is lost with it: it would pass for made here, and be signed again by us."""
+    entry = make_entry(1, EVIL)
+    about, provenance, kind = descriptions(entry)[case]
+    put(
+        team, entry_name("main", entry.digest), signed_body(team, crafted(entry, about, provenance, kind), entry.digest)
+    )
+    assert rejected(team, entry.digest) == "malformed"
+
+
+def test_a_description_as_we_write_it_is_taken(team: Team) -> None:
+    """The other half of the test above: the bodies it makes are good but for what is wrong with them."""
+    entry = make_entry(1, EVIL, options={"a": [1, (2.5, None)], 7: b"x"})
+    own = encode(entry.provenance)
+    body = crafted(entry, entry.about()[: -len(own)], own)
+    put(team, entry_name("main", entry.digest), signed_body(team, body, entry.digest))
+    assert same(team.machine().read(entry.digest), entry)
+
+
+def test_a_provenance_that_names_another_signer_is_not_believed(team: Team) -> None:
+    entry = make_entry(1, EVIL)
+    own = encode(entry.provenance)
+    said = encode({"signer": "0" * 16, "scope": "other", "unsigned": True})
+    body = crafted(entry, entry.about()[: -len(own)], said)
+    put(team, entry_name("main", entry.digest), signed_body(team, body, entry.digest))
+    read = team.machine().read(entry.digest)
+    assert read is not None
+    assert read.provenance == {"signer": team.trusted.id, "scope": "main"}
+
+
+@pytest.mark.parametrize("about", [b"", b"garbage", b"{1:s4:metai7;", b"{1:s10:provenancei7;"])
+def test_an_entry_whose_description_makes_no_sense_never_raises_and_is_not_ours(about: bytes) -> None:
+    """Such as a store may hold from before descriptions were checked: it reaches programs and ``push``."""
+    entry = Entry("0" * 64, "disk", 1.0, 0, 4, {"cubin": b"evil"}, b"", about)
+    assert (entry.meta, entry.fields, entry.kind, entry.name) == ({}, {}, "", "")
+    assert entry.origin() == ("", "")
+    assert wire.came_from_a_remote(entry)

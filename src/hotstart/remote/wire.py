@@ -16,7 +16,9 @@ import struct
 
 from ..errors import ArtifactNameError
 from ..keys.digest import decode, encode
-from ..store.entry import Entry, check_name
+from ..store.entry import SCOPE as SCOPE
+from ..store.entry import SIGNER as SIGNER
+from ..store.entry import Entry, check_name, from_remote
 from ..trust.seal import RejectedError
 
 TYPE_CHECKING = False
@@ -40,10 +42,10 @@ _WORTH_FROM = 512
 _WORTH_IT = 0.9
 _LEVEL = 3
 
-#: How the provenance of what came from a remote says so.
-SIGNER, SCOPE = "signer", "scope"
-
-_ABOUT = {"meta": dict, "kind": str, "name": str, "fields": dict, "provenance": dict}
+#: What an entry says of itself, as ``Draft`` writes it: encoded, and cut at its values.
+_META = b"{5:" + encode("meta")
+_KIND, _NAME, _FIELDS, _PROVENANCE = map(encode, ("kind", "name", "fields", "provenance"))
+_NOTHING = encode({})
 
 
 def pack_entry(entry: Entry) -> tuple[bytes, int, int]:
@@ -135,8 +137,9 @@ class Received(Entry):
 def read_entry(body: Bytes, digest: str, scope: str, signer: str) -> Entry:
     """The entry in a body. Raises RejectedError for anything that we would not have written.
 
-    Its provenance says from now on who signed it and for which scope: what ``ls --long``
-    shows, what revoking a key goes by, and why it is not published again as one's own.
+    Its provenance says from now on who signed it and for which scope (``signer`` is "" when nobody's
+    signature was checked): what ``ls --long`` shows, what revoking a key goes by, and why it
+    is not published again as one's own.
     """
     try:
         created, cost, kind, name, about, provenance, rows = _HEAD.unpack_from(body)
@@ -145,13 +148,15 @@ def read_entry(body: Bytes, digest: str, scope: str, signer: str) -> Entry:
             ends.append(ends[-1] + length)
         if ends[-1] > len(body) or rows > _MOST_ROWS:
             raise ValueError("malformed data: it ends too early")
-        described = bytes(body[ends[2] : ends[3]]) + _with_signer(bytes(body[ends[3] : ends[4]]), scope, signer)
-        if not signer:
-            # What a trusted key signed was written by this code; a stranger's may be anything.
-            _check_about(described)
+        beside = _text(body[ends[0] : ends[1]]), _text(body[ends[1] : ends[2]])
+        said = bytes(body[ends[2] : ends[3]])
+        # Whoever signed it: a trusted key says whose code is run here, not that this code wrote the bytes. With a
+        # provenance of its own in ``about`` it would pass for made here, and be signed again by us.
+        _check_about(said, *beside)
+        described = said + _with_signer(bytes(body[ends[3] : ends[4]]), scope, signer)
         table = _table(body, ends[4], rows)
         received = Received(digest, "remote", cost, created, len(body), table, body, described)
-        received.beside = _text(body[ends[0] : ends[1]]), _text(body[ends[1] : ends[2]])
+        received.beside = beside
     except ArtifactNameError as error:
         raise RejectedError(str(error), "name") from None
     except (ValueError, TypeError, struct.error) as error:
@@ -186,11 +191,22 @@ def _text(raw: Bytes) -> str:
     return str(raw, "utf-8", "surrogatepass")
 
 
-def _check_about(about: bytes) -> None:
-    described = decode(about)
-    if not isinstance(described, dict) or {name: type(value) for name, value in described.items()} != _ABOUT:
-        raise ValueError("malformed data: the description does not say what it should")
-    fields = described["fields"]
+def _check_about(about: bytes, kind: str, name: str) -> None:
+    """That it is exactly what ``Draft`` would have written, up to the provenance, for this kind and name."""
+    between = b"".join((_KIND, encode(kind), _NAME, encode(name), _FIELDS))
+    meta = _NOTHING
+    if not about.startswith(_META + meta + between):  # else nothing need be decoded to know what it says so far
+        said = decode(about + _NOTHING)
+        if not isinstance(said, dict) or type(said.get("meta")) is not dict:
+            raise ValueError("malformed data: the description does not say what it should")
+        meta = encode(said["meta"])
+    start = b"".join((_META, meta, between))
+    if not about.startswith(start) or not about.endswith(_PROVENANCE):
+        raise ValueError("malformed data: the description does not say what it should, and nothing else")
+    raw = about[len(start) : -len(_PROVENANCE)]
+    fields = decode(raw)
+    if type(fields) is not dict or encode(fields) != raw:
+        raise ValueError("malformed data: the fields of its key are not in their one form")
     if not all(type(label) is str and type(token) is bytes for label, token in fields.items()):
         raise ValueError("malformed data: the fields of its key are not tokens")
 
@@ -202,7 +218,7 @@ def _with_signer(provenance: bytes, scope: str, signer: str) -> bytes:
         said = decode(provenance)
         if not isinstance(said, dict):
             raise ValueError("malformed data: the provenance is not a mapping")
-        known = encode({**said, SCOPE: scope, SIGNER: signer})
+        known = encode(from_remote(said, signer, scope))
         if len(_provenances) >= 64:
             _provenances.clear()
         _provenances[provenance, scope, signer] = known
@@ -219,8 +235,8 @@ def open_statement(statement: Statement, payload: Bytes, limit: int = LARGEST_EN
 
 
 def came_from_a_remote(entry: Entry) -> bool:
-    """Whether somebody else signed it: then it is not ours to sign."""
-    return SIGNER in entry.provenance
+    """Whether it was not made here: then it is not ours to sign."""
+    return entry.origin() is not None
 
 
 _zstd: Any = None

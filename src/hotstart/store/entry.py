@@ -76,6 +76,18 @@ _CALLED: dict[tuple[str, str], bytes] = {}
 
 _INFINITE = float("inf")
 
+#: How the provenance of what came from a remote says so: the id of the key whose signature was checked, or "" and
+#: the mark that none was; and the scope it was published in. What was made here says nothing of the kind.
+SIGNER, SCOPE, UNSIGNED = "signer", "scope", "unsigned"
+
+#: Not in ``about``: made here. In it: it has to be asked. So a hit on one's own entries costs one look.
+FOREIGN = encode(SIGNER)
+
+#: What a description says that makes no sense. Not that the entry was made here: then we would sign it.
+_SENSELESS: dict[str, str | dict[str, object]] = {
+    "meta": {}, "fields": {}, "kind": "", "name": "", "provenance": {SIGNER: "", SCOPE: "", UNSIGNED: True},
+}  # fmt: skip
+
 
 class DamagedError(Exception):
     """The bytes are not the entry they should be. Never leaves ``store/``."""
@@ -187,8 +199,24 @@ class Entry:
         """Kind, name, fields, meta and provenance, encoded."""
         return self._about
 
+    def origin(self) -> tuple[str, str] | None:
+        """(signer, scope) of what came from a remote, the signer "" if nobody's signature was checked.
+
+        None for what was made here.
+        """
+        said = self.provenance
+        return (str(said[SIGNER]), str(said.get(SCOPE, ""))) if SIGNER in said else None
+
     def _described(self, what: str) -> Any:
-        return decode_item(self._about, what)
+        """One part of about, or nothing of its kind where about makes no sense: a hit never raises for its bytes."""
+        empty = _SENSELESS[what]
+        try:
+            found = decode_item(self._about, what)
+        except (ValueError, KeyError):
+            found = None
+        if type(found) is type(empty):
+            return found
+        return dict(empty) if isinstance(empty, dict) else empty
 
     def at(self, tier: str) -> Entry:
         """The same entry as seen from another tier; shares all bytes."""
@@ -293,6 +321,12 @@ class Draft:
         checked = fixed + rows + self.about
         start = _START + xxh3_128_digest(checked) + checked
         return [start, *inline], len(start) + length
+
+
+def from_remote(provenance: Mapping[str, Any], signer: str, scope: str) -> dict[str, Any]:
+    """The provenance of what came from there, whatever it said of that itself."""
+    said = {name: value for name, value in provenance.items() if name not in (SIGNER, SCOPE, UNSIGNED)}
+    return {**said, SIGNER: signer, SCOPE: scope, **({} if signer else {UNSIGNED: True})}
 
 
 def _encode_called(called: tuple[str, str]) -> bytes:
