@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import hotstart
 from hotstart.keys.digest import encode
 from hotstart.remote import wire
 from hotstart.remote.tier import RemoteTier, entry_name
@@ -317,6 +318,17 @@ def test_a_description_as_we_write_it_is_taken(team: Team) -> None:
     own = encode(entry.provenance)
     body = crafted(entry, entry.about()[: -len(own)], own)
     put(team, entry_name("main", entry.digest), signed_body(team, body, entry.digest))
+    assert same(team.machine().read(entry.digest), entry)
+
+
+def test_every_key_that_can_be_made_can_be_shared(team: Team) -> None:
+    """Its fields stand in an order of their own, whatever their labels: the check of descriptions knows it."""
+    key = hotstart.Key("test", name="k", a=1, part=2, machine="x" * 500, Z=None, group=("é", b""), ab={}, version=3)
+    with hotstart.Cache(None) as cache:
+        cache.put(key, EVIL, meta={"b": 1, "aa": {"z": 1, "yy": -0.0}})
+        entry = cache.get(key)
+    assert entry is not None
+    team.machine().publish(entry)
     assert same(team.machine().read(entry.digest), entry)
 
 

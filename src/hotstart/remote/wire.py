@@ -205,10 +205,14 @@ def _check_about(about: bytes, kind: str, name: str) -> None:
         raise ValueError("malformed data: the description does not say what it should, and nothing else")
     raw = about[len(start) : -len(_PROVENANCE)]
     fields = decode(raw)
-    if type(fields) is not dict or encode(fields) != raw:
-        raise ValueError("malformed data: the fields of its key are not in their one form")
-    if not all(type(label) is str and type(token) is bytes for label, token in fields.items()):
+    if type(fields) is not dict or not all(
+        type(each) is str and type(token) is bytes for each, token in fields.items()
+    ):
         raise ValueError("malformed data: the fields of its key are not tokens")
+    # Not ``encode(fields)``: a key has its own order, by label.
+    pieces = [encode(each) + encode(fields[each]) for each in sorted(fields)]
+    if raw != b"{%d:%b" % (len(pieces), b"".join(pieces)):
+        raise ValueError("malformed data: the fields of its key are not in their one form")
 
 
 def _with_signer(provenance: bytes, scope: str, signer: str) -> bytes:
