@@ -11,6 +11,7 @@ from hotstart.remote.tier import RemoteTier
 from hotstart.remote.url import open_remotes
 from hotstart.store.counters import Counters
 from hotstart.store.entry import Entry
+from hotstart.store.local import LocalStore
 from hotstart.trust.scope import TrustList
 from hotstart.trust.seal import Trust
 from hotstart.trust.signing import SigningKey, keygen
@@ -60,6 +61,25 @@ class Team:
             state=str(self.directory / f"state-{self._machines}"),
             **options,
         )
+
+
+class Machine:
+    """A store of its own beside a tier."""
+
+    def __init__(self, team: Team, path: Path, tier: RemoteTier | None = None) -> None:
+        self.cache = hotstart.Cache(path, memory=0)
+        self.tier = tier or team.machine()
+
+    @property
+    def disk(self) -> LocalStore:
+        assert self.cache.disk is not None
+        return self.cache.disk
+
+    def compile(self, numbers: range, size: int = 2000) -> list[str]:
+        for number in numbers:
+            data = random.Random(number).randbytes(size)
+            assert self.cache.put(key_of(number), {"cubin": data, "ptx": b"text " * 50}, cost=0.5)
+        return [key_of(number).digest for number in numbers]
 
 
 def counted(tier: RemoteTier, start: str = "remote.") -> dict[str, int]:

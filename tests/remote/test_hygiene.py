@@ -10,6 +10,8 @@ import pytest
 
 import hotstart
 from hotstart.errors import UsageError
+from hotstart.remote.contract import BrokenError, Found
+from hotstart.remote.directory import Directory
 from hotstart.remote.hygiene import collect, forget_signer
 from hotstart.remote.workloads import pull, push
 
@@ -132,3 +134,51 @@ def test_revoking_removes_what_came_from_that_key_and_nothing_else(near: Team, t
         assert two.get(key_of(1)) is None
         assert forget_signer(one.disk, near.trusted.id) == []  # made there, not received
         assert not pull(near.machine(), two.disk, "train").found
+
+
+class Unreadable(Directory):
+    """Manifests cannot be read."""
+
+    def get(self, name: str, limit: int) -> Found:
+        if "/workloads/" in name:
+            raise BrokenError("it answers with status 500", "http_500")
+        return super().get(name, limit)
+
+
+@pytest.mark.parametrize("limits", [{}, {"max_size": 0}, {"older_than": 3 * DAY}])
+def test_a_manifest_that_cannot_be_read_keeps_the_packs_of_its_scope(
+    near: Team, store: hotstart.Cache, limits: dict[str, float]
+) -> None:
+    fill(near, store, "train", range(5))
+    age(near, "main/packs/*", 9 * DAY)
+    tier = near.machine()
+    tier.remotes[0].inner = Unreadable(near.url.removeprefix("file://"))
+    done = collect(tier, **limits)  # type: ignore[arg-type]
+    assert (done.objects, done.unread) == (0, 1)
+    assert names(near) == ["packs", "workloads"]
+
+
+def test_a_manifest_of_a_key_that_is_not_trusted_here_keeps_the_packs_of_its_scope_only(
+    near: Team, store: hotstart.Cache
+) -> None:
+    fill(near, store, "train", range(5))
+    assert store.disk is not None
+    push(near.machine(scope="pr-7", signer=near.stranger), store.disk, "train", [key_of(1).digest])
+    age(near, "*/packs/*", 9 * DAY)
+    tier = near.machine()
+    tier.remotes[0].delete(["v1/main/workloads/train"])
+    done = collect(tier)
+    assert (done.objects, done.unread) == (1, 1)
+    assert [item.name.split("/")[1] for item in tier.remotes[0].list("")] == ["pr-7", "pr-7"]
+    age(near, "pr-7/workloads/*", 9 * DAY)
+    assert collect(tier, older_than=DAY).objects == 2
+
+
+def test_who_signs_and_trusts_nobody_keeps_what_its_own_manifests_need(near: Team, store: hotstart.Cache) -> None:
+    fill(near, store, "train", range(5))
+    age(near, "main/packs/*", 9 * DAY)
+    writer = near.machine(signer=near.stranger)
+    assert store.disk is not None
+    push(writer, store.disk, "other", [key_of(1).digest])
+    done = collect(writer)
+    assert (done.objects, done.unread) == (0, 0)

@@ -2,47 +2,25 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-import hotstart
 from hotstart.errors import UsageError
 from hotstart.remote import packs, workloads
 from hotstart.remote.contract import BrokenError
 from hotstart.remote.directory import Directory
-from hotstart.remote.tier import RemoteTier
-from hotstart.remote.workloads import pack_name, pull, push, workload_name
-from hotstart.store.local import LocalStore
+from hotstart.remote.manifests import pack_name, workload_name
+from hotstart.remote.workloads import pull, push
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from tests.remote.machines import Team, counted, key_of, same
+    from tests.remote.machines import Machine, Team, counted, key_of, same
 
     from hotstart.remote.contract import Bytes
 else:
-    from machines import Team, counted, key_of, same
-
-
-class Machine:
-    """A store of its own beside a tier."""
-
-    def __init__(self, team: Team, path: Path, tier: RemoteTier | None = None) -> None:
-        self.cache = hotstart.Cache(path, memory=0)
-        self.tier = tier or team.machine()
-
-    @property
-    def disk(self) -> LocalStore:
-        assert self.cache.disk is not None
-        return self.cache.disk
-
-    def compile(self, numbers: range, size: int = 2000) -> list[str]:
-        for number in numbers:
-            data = random.Random(number).randbytes(size)
-            assert self.cache.put(key_of(number), {"cubin": data, "ptx": b"text " * 50}, cost=0.5)
-        return [key_of(number).digest for number in numbers]
+    from machines import Machine, Team, counted, key_of, same
 
 
 @pytest.fixture
@@ -245,7 +223,7 @@ def test_names_that_could_go_elsewhere_are_misuse(near: Team, tmp_path: Path, na
 def test_nothing_to_find_is_no_error(near: Team, tmp_path: Path) -> None:
     one = Machine(near, tmp_path / "one")
     assert pull(one.tier, one.disk, "train").as_dict() == {
-        "entries": 0, "bytes": 0, "present": 0, "failed": 0, "foreign": 0, "requests": 1, "unanswered": 0,
+        "entries": 0, "bytes": 0, "present": 0, "failed": 0, "gone": 0, "foreign": 0, "requests": 1, "unanswered": 0,
         "found": False,
     }  # fmt: skip
     with pytest.raises(UsageError, match="signing key"):

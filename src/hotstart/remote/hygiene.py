@@ -1,7 +1,8 @@
 """Keeping a remote in shape: what is old, what nobody refers to, what is too much. From listings, without payloads.
 
 Ages are those that the remote's own clock gave. Only manifests are read, for they alone
-say which packs are needed; a manifest that cannot be read or does not check keeps nothing.
+say which packs are needed. A manifest that is there and cannot be read, or that does not
+count here, may need any pack of its scope: then none of them is removed, and that is said.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from __future__ import annotations
 import time
 
 from ..errors import UsageError
+from ..log import say
 from ..store import files
 from ..store.entry import DamagedError, Summary
 from ..trust.scope import check_scope
 from ..trust.seal import RejectedError
-from .workloads import read_manifest
+from .contract import AbsentError, RemoteError
+from .manifests import pack_name, read_manifest, with_ourselves
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,6 +43,8 @@ class Collected:
         self.left_objects = 0
         self.left_bytes = 0
         self.requests = 0
+        #: Manifests that nothing was learned from: the packs of their scopes were left alone.
+        self.unread = 0
 
     def as_dict(self) -> dict[str, int]:
         return dict(vars(self))
@@ -70,7 +75,7 @@ def collect(
         items: list[Item] = []
         for prefix in [f"v1/{check_scope(scope)}/" for scope in scopes] if scopes else ["v1/"]:
             items += remote.list(prefix)
-        gone = _choose(tier, remote, items, older_than, max_size, clock())
+        gone = _choose(tier, remote, items, older_than, max_size, clock(), done)
         names = {item.name for item in gone}
         if names and not dry_run:
             remote.delete(sorted(names))
@@ -84,8 +89,9 @@ def collect(
 
 
 def _choose(
-    tier: RemoteTier, remote: Guarded, items: list[Item], older_than: float | None, max_size: int | None, now: float
-) -> list[Item]:
+    tier: RemoteTier, remote: Guarded, items: list[Item], older_than: float | None, max_size: int | None, now: float,
+    done: Collected,
+) -> list[Item]:  # fmt: skip
     kinds: dict[str, list[Item]] = {"entries": [], "packs": [], "workloads": [], "leases": []}
     for item in items:
         parts = item.name.split("/")
@@ -98,13 +104,26 @@ def _choose(
     gone = [item for item in kinds["leases"] if now - item.modified > _LEASE_AGE]
     gone += [item for item in kinds["entries"] + kinds["workloads"] if is_old(item)]
     kept_manifests = [item for item in kinds["workloads"] if not is_old(item)]
-    needs = {item.name: _needs(tier, remote, item.name) for item in kept_manifests}
+    packs: dict[str, set[str]] = {}
+    for item in kinds["packs"]:
+        packs.setdefault(_scope(item.name), set()).add(item.name)
+    needs: dict[str, set[str]] = {}
+    unread: set[str] = set()
+    for item in kept_manifests:
+        known = _needs(tier, remote, item.name)
+        if known is None:
+            unread.add(item.name)
+            known = packs.get(_scope(item.name), set())
+        needs[item.name] = known
+    done.unread += len(unread)
     needed = set().union(*needs.values()) if needs else set()
     gone += [item for item in kinds["packs"] if item.name not in needed and now - item.modified > _YOUNG_PACK]
     if max_size is not None:
         chosen = {item.name for item in gone}
         left = [item for item in items if item.name not in chosen]
-        gone += _oldest(left, needs, sum(item.size for item in left) - max_size)
+        excess = sum(item.size for item in left) - max_size
+        # One that could not be read holds on to all packs of its scope: removing it would free nothing else.
+        gone += _oldest([item for item in left if item.name not in unread], needs, excess)
     return gone
 
 
@@ -130,14 +149,26 @@ def _oldest(items: list[Item], needs: dict[str, set[str]], excess: int) -> list[
     return gone
 
 
-def _needs(tier: RemoteTier, remote: Guarded, name: str) -> set[str]:
+def _needs(tier: RemoteTier, remote: Guarded, name: str) -> set[str] | None:
+    """The packs that this manifest needs; None when that cannot be told."""
     _, scope, _, workload = name.split("/", 3)
     try:
-        found = read_manifest(tier, remote, scope, workload)
-    except RejectedError:
-        return set()
-    manifest = found[0] if found is not None else None
-    return {f"v1/{scope}/packs/{pack.id}" for pack in manifest.packs} if manifest is not None else set()
+        manifest = read_manifest(remote, scope, workload, with_ourselves(tier))
+    except AbsentError:
+        return set()  # removed since it was listed
+    except (RemoteError, RejectedError) as error:
+        say(
+            "warning",
+            f"{remote.shown}: workload {workload} of scope {scope} could not be read, so no pack of that scope is"
+            f" removed: {error}",
+            once=f"unread {name}",
+        )
+        return None
+    return {pack_name(scope, pack.id) for pack in manifest.packs}
+
+
+def _scope(name: str) -> str:
+    return name.split("/", 2)[1]
 
 
 def forget_signer(disk: LocalStore, key_id: str, *, dry_run: bool = False) -> list[str]:

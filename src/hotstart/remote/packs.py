@@ -7,11 +7,12 @@
     member     an entry as wire packs it; offset counts from the first member
 
     manifest   sealed(list)                   what = "workload", key = its name
-    list       canonical mapping: name, packs, singles; a pack is id, start, size and its index; packed with zstd
+    list       canonical mapping: name, packs, singles; a pack is id, size, its seal and its index; packed with zstd
 
 The index is signed and holds the digests of every member, so a member is checked by
-itself: one ranged read brings any run of them. The manifest repeats the indexes, so
-that whoever starts a workload knows after one request what is missing and where it is.
+itself: one ranged read brings any run of them. The manifest repeats seals and indexes, so
+that whoever starts a workload knows after one request what is missing and where it is,
+and who made each pack: a manifest by one key lists packs of others, and vouches for none.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import struct
 
 from ..keys.digest import decode, encode
 from ..trust.checks import check_of, matches
-from ..trust.seal import RejectedError, digest, seal
+from ..trust.seal import RejectedError, Sealed, digest, seal
 from . import wire
 
 TYPE_CHECKING = False
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from ..store.entry import Entry
-    from ..trust.seal import Bytes
+    from ..trust.seal import Bytes, Trust
     from ..trust.signing import SigningKey
 
 #: A pack is never larger, head and index included. Large enough that requests do not count, small enough to retry.
@@ -65,15 +66,32 @@ class Row:
 
 
 class Pack:
-    """One pack as a manifest lists it: ``start`` is where its members begin, ``size`` that of the whole object."""
+    """One pack as a manifest lists it: ``head`` is its seal, ``size`` that of the whole object."""
 
-    __slots__ = ("id", "index", "size", "start")
+    __slots__ = ("head", "id", "index", "size")
 
-    def __init__(self, id: str, start: int, size: int, index: bytes) -> None:
+    def __init__(self, id: str, size: int, head: bytes, index: bytes) -> None:
         self.id = id
-        self.start = start
         self.size = size
+        self.head = head
         self.index = index
+
+    @property
+    def start(self) -> int:
+        """Where its members begin."""
+        return len(self.head) + len(self.index)
+
+    def signer(self, scope: str, trust: Trust) -> str:
+        """The id of the key that sealed it; empty where nobody did and that is allowed. Raises RejectedError."""
+        sealed = Sealed(self.head)
+        if sealed.at != len(self.head):
+            raise RejectedError("the seal of a pack is cut", "malformed")
+        sealed.check("pack", self.id, scope, trust)
+        sealed.check_payload(self.index)
+        # Where unsigned ones are let in, a statement may name anybody: only a key that was found counted.
+        said = sealed.statement
+        known = trust.trusted.find(said.producer) if sealed.signature else None
+        return said.producer if known is not None and known.covers(scope) else ""
 
     def rows(self) -> list[Row]:
         """In the order in which they lie. Raises RejectedError for an index that makes no sense."""
@@ -133,7 +151,7 @@ def _finish(rows: list[bytes], members: list[bytes], scope: str, signer: Signing
     name = digest(index).hex()
     head = seal("pack", name, scope, index, encoding=wire.RAW, size=len(index), signer=signer)
     whole = b"".join((head, index, *members))
-    return Pack(name, len(head) + len(index), len(whole), index), whole
+    return Pack(name, len(whole), head, index), whole
 
 
 def fits(packed: bytes) -> bool:
@@ -144,21 +162,19 @@ def fits(packed: bytes) -> bool:
 class Manifest:
     """What a named workload consists of."""
 
-    __slots__ = ("name", "packs", "signer", "singles")
+    __slots__ = ("name", "packs", "singles")
 
-    def __init__(self, name: str, packs: list[Pack], singles: list[str], signer: str = "") -> None:
+    def __init__(self, name: str, packs: list[Pack], singles: list[str]) -> None:
         self.name = name
         self.packs = packs
         #: Entries that are too large for a pack and lie alone.
         self.singles = singles
-        #: The id of the key that signed it.
-        self.signer = signer
 
     def seal(self, scope: str, signer: SigningKey | None) -> bytes:
         body = encode(
             {
                 "name": self.name,
-                "packs": tuple((pack.id, pack.start, pack.size, pack.index) for pack in self.packs),
+                "packs": tuple((pack.id, pack.size, pack.head, pack.index) for pack in self.packs),
                 "singles": tuple(self.singles),
             }
         )
@@ -166,29 +182,23 @@ class Manifest:
         return seal("workload", self.name, scope, packed, encoding=wire.ZSTD, size=len(body), signer=signer) + packed
 
     @classmethod
-    def read(cls, body: bytes, name: str, signer: str) -> Manifest:
-        """Raises RejectedError."""
+    def read(cls, body: bytes, name: str) -> Manifest:
+        """Raises RejectedError. The seals of its packs are not checked yet."""
         try:
             said = decode(body)
             if set(said) != {"name", "packs", "singles"} or said["name"] != name:
                 raise ValueError("malformed data: not the manifest of this workload")
             packs = [Pack(*row) for row in said["packs"]]
             for pack in packs:
-                kinds = (type(pack.id), type(pack.start), type(pack.size), type(pack.index))
-                if kinds != (str, int, int, bytes) or not _is_digest(pack.id) or not 0 < pack.size <= LARGEST_PACK:
+                kinds = (type(pack.id), type(pack.size), type(pack.head), type(pack.index))
+                if kinds != (str, int, bytes, bytes) or not _is_digest(pack.id) or not 0 < pack.size <= LARGEST_PACK:
                     raise ValueError("malformed data: a pack that cannot be")
             singles = list(said["singles"])
             if not all(map(_is_digest, singles)):
                 raise ValueError("malformed data: a digest that cannot be")
         except (ValueError, TypeError) as error:
             raise RejectedError(str(error), "malformed") from None
-        return cls(name, packs, singles, signer)
-
-    def digests(self) -> set[str]:
-        found = set(self.singles)
-        for pack in self.packs:
-            found.update(row.digest for row in pack.rows())
-        return found
+        return cls(name, packs, singles)
 
 
 def _is_digest(text: object) -> bool:
