@@ -190,6 +190,21 @@ def test_an_evicted_store_is_filled_again(machines: Callable[..., Place]) -> Non
     assert train(two) == 0
 
 
+def test_what_the_remote_has_lost_is_said_once_asked_for_once_and_repaired_by_a_push(
+    machines: Callable[..., Place], tmp_path: Path
+) -> None:
+    one, two = machines("one"), machines("two", signs=False)
+    train(one)
+    shutil.rmtree(tmp_path / "shared/v1/main/packs")
+    compiled, said = lines(two)
+    assert compiled == "compiled 3"
+    assert len(said) == 1 and "`hotstart push train.py` on a machine that has them" in said[0]
+    assert len(list((two.home / "launch/asked").iterdir())) == 1
+    assert train(two) == 0
+    assert one.hotstart("push", "train.py").returncode == 0
+    assert train(machines("three", signs=False)) == 0
+
+
 def test_who_signs_nothing_publishes_nothing(machines: Callable[..., Place], tmp_path: Path) -> None:
     assert train(machines("one", signs=False)) == 3
     assert not (tmp_path / "shared").exists()

@@ -166,9 +166,10 @@ def _pull(asker: Session | _Asker, names: list[str], beat: Callable[..., object]
         came = pull(tier, disk, shared_name(name), beat)
         for key in ("entries", "bytes", "present", "failed", "requests"):
             done[key] += getattr(came, key)
-        if not came.unanswered and not came.failed:
+        # What the remote has lost does not come by asking at every start; a push brings it back.
+        if not came.unanswered and came.failed == came.gone:
             done["answered"].append(name)
-        if came.failed:
+        if came.failed > came.gone:
             log.say("warning", f"{came.failed} entries of {name} did not come", once="pull failed")
     disk.close()
     return done
