@@ -48,7 +48,7 @@ def push(arguments: list[str]) -> int:
     _check_signing("push")
     cache, tier, disk = _shared("push")
     from ..remote.contract import RemoteError
-    from ..remote.workloads import push as send
+    from ..remote.pushing import push as send
 
     before = log.said()
     try:
@@ -211,17 +211,39 @@ def _remove(options: argparse.Namespace) -> int:
     gone = trusted.revoke(options.key)
     config, _ = configured()
     removed: list[str] = []
+    restored = 0
     if not config["disable"]:
         from .options import open_store
 
+        # Before the entries: where it is not noted whose files they are, the entries say it.
+        restored = _remove_restored(config, gone.key.id)
         disk = open_store().disk
         if disk is not None:
             removed = forget_signer(disk, gone.key.id)
     if options.json:
-        print_json({"id": gone.key.id, "removed": removed})
+        print_json({"id": gone.key.id, "removed": removed, "files": restored})
         return 0
-    say(f"{gone.key.id} is revoked; removed {words.count(len(removed), 'entry', 'entries')} that came signed by it")
+    also = f" and {words.count(restored, 'file')} restored from them" if restored else ""
+    what = words.count(len(removed), "entry", "entries")
+    say(f"{gone.key.id} is revoked; removed {what} that came signed by it{also}")
     return 0
+
+
+def _remove_restored(config: Config, key_id: str) -> int:
+    """Files of the redirected directories that came signed by this key, removed; how many."""
+    from ..config import home_directory
+    from ..launch.environment import FRAMEWORKS
+    from ..launch.foreign import remove_signed
+    from ..launch.session import Session
+
+    home = os.path.abspath(home_directory(config["home"]))
+    session = Session(config, home, f"{home}/{FRAMEWORKS}", (), "trust")
+    try:
+        return remove_signed(session, key_id)
+    except OSError as error:
+        raise UsageError(f"the key is revoked, but {error}; do it again when that has ended") from None
+    finally:
+        session.end()
 
 
 def _trust_list(options: argparse.Namespace) -> TrustList:

@@ -12,7 +12,7 @@ import time
 
 from ..compilers.contract import DATABASE, ONCE
 from ..compilers.soundness import is_sound
-from . import budget, parcel, places, state
+from . import budget, foreign, parcel, places, state
 from . import inventory as inventories
 from .clone import can_clone, share_with_store
 from .inventory import Group, Inventory, Known, label
@@ -146,6 +146,7 @@ class _Capture:
         self._alone = not others(session.home, session.id)
         self._share = _can_share(session)
         self._installed: list[str] | None = None
+        self._foreign = foreign.recall(session, survey)
 
     def all(self, new: list[Name], read: list[Name]) -> None:
         """Every new unit: by itself, or for linked frameworks with what appeared beside it."""
@@ -173,6 +174,7 @@ class _Capture:
     def _group(self, row: Framework, group: str, names: list[Name], needs: list[str]) -> str | None:
         """Store these units as one group; its label, or None if that could not be done."""
         plan = self._parts(names)
+        origin = foreign.of_units(self._foreign, (self.survey.units[name] for name in names))
         units: list[Name] = []
         stored = True
         # The first part last: it is the one that says that the group is there.
@@ -194,7 +196,7 @@ class _Capture:
             if number == 0:
                 about |= {"needs": needs, "units": [self._listed(name) for name in units], "torch": self._torch(row)}
             cost = sum(self.prices.get(name, 0.0) for name in plan[number])
-            stored = stored and bool(units) and self._put(row, group, number, contents, about, cost)
+            stored = stored and bool(units) and self._put(row, group, number, contents, about, cost, origin)
         if not units:
             return None
         name_of = label(row.name, group)
@@ -239,15 +241,23 @@ class _Capture:
         return [*name[1:], self.prices.get(name, 0.0), seen]
 
     def _put(
-        self, row: Framework, group: str, number: int, contents: list[Packed], about: dict[str, object], cost: float
+        self,
+        row: Framework,
+        group: str,
+        number: int,
+        contents: list[Packed],
+        about: dict[str, object],
+        cost: float,
+        origin: tuple[str, str] | None,
     ) -> bool:
+        """``origin``: whose code it is if any of it is not ours; see ``foreign``."""
         try:
             artifacts, described = parcel.pack(row, self.session.root, contents, share=self._share)
         except ValueError as error:
             self.session.troubles.append(f"{row.name}: {error}")
             return False
         key = parcel.key(row.name, group, number)
-        stored = self.session.cache.put(key, artifacts, meta={**about, **described}, cost=cost)
+        stored = self.session.keep(key, artifacts, {**about, **described}, cost, origin)
         if stored:
             for index in described["large"]:
                 path = f"{self.session.root}/{row.directory}/{contents[index].path}"

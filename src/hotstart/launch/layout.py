@@ -38,6 +38,7 @@ class Work:
         store = session.store
         self._share = store is not None and can_clone(f"{store.root}/tmp", state.directory(session.home))
         self.directories: set[str] = set()
+        self._origins: dict[str, dict[str, tuple[str, str]]] = {}
         self.failed: dict[str, str] = {}
         self.done: list[str] = []
 
@@ -57,6 +58,10 @@ class Work:
                     places.unlink(path)
             else:
                 self.done.append(name)
+
+    def origins(self) -> dict[str, tuple[str, str]]:
+        """Of what was laid out, the files that were not made here, by their path under the root: who made them."""
+        return {path: origin for name in self.done for path, origin in self._origins.get(name, {}).items()}
 
     def _drain(self) -> None:
         while True:
@@ -85,7 +90,10 @@ class Work:
             raise parcel.BadParcelError("belongs to another capture")
         base = f"{self.staging}/{row.directory}"
         written = self._written.setdefault(name, [])
+        origin = entry.origin()
         for file in parcel.unpack(row, self.session.root, entry, about):
+            if origin is not None:
+                self._origins.setdefault(name, {})[f"{row.directory}/{file.path}"] = origin
             path = f"{base}/{file.path}"
             written.append(path)
             self._write(path, file, row.times)

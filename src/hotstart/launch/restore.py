@@ -16,8 +16,8 @@ from ..compilers.units import unit_of
 from ..log import say
 from ..store import files
 from ..store.listing import described
+from . import foreign, parcel, places, state
 from . import inventory as inventories
-from . import parcel, places, state
 from .child import asked_to_stop
 from .inventory import Group, Inventory, Known, label
 from .layout import INTERRUPTED, Work, age, merge
@@ -77,6 +77,7 @@ def bring_back(session: Session, *, catalogue: bool, fetch: Callable[[], bool] |
 
 def note(session: Session, known: Inventory, survey: Survey) -> None:
     """Make inventory and state lasting, in this order: a state without its inventory would hide what is missing."""
+    foreign.settle(session, survey)
     found = survey.state()
     if known.trimmed or not survey.units.keys() <= known.units.keys():
         # Never there, so never as it was: each start has to ask what this workload wants back, and each end has
@@ -115,18 +116,24 @@ def _resettle(session: Session, known: Inventory, restored: list[str]) -> None:
     from .resettle import Torch, resettle
 
     row = session.rows["torch"]
+    whose = foreign.load(session.home) or {}
+    theirs = {whose[path] for paths in built.values() for path in paths if path in whose}
+    # Copies: whose they are is not told one by one, and all are of the same program.
+    origin = (theirs.pop() if len(theirs) == 1 else foreign.UNKNOWN) if theirs else None
     for path in resettle(session, [(Torch(*torch), paths) for torch, paths in built.items()]):
         found_in = unit_of(row, path.removeprefix("torch/"))
         if found_in is not None:
             name = (row.name, found_in[0].what, found_in[1])
             session.resettled.add(name)
+            if origin is not None:
+                foreign.note(session, {path: origin, path.removesuffix(".cpp") + ".so": origin})
             session.events.append(Event(name, "restored"))
 
 
 def add_from_stores(session: Session, known: Inventory) -> None:
     """Add the groups that the stores hold and the inventory does not know."""
     for store in session.stores:
-        for _, about, cost in described(store, parcel.KIND):
+        for _, about, cost, _ in described(store, parcel.KIND):
             try:
                 if about["part"] == 0:
                     _add(known, about, cost)
@@ -237,6 +244,10 @@ def give_back(session: Session, known: Inventory, wanted: Iterable[str], survey:
         work = Work(session, staging, complete)
         work.run()
         age(work.directories)
+        if not foreign.note(session, work.origins(), survey):
+            # Nobody would know any more whose they are, and they would be published as ours.
+            session.troubles.append("it could not be noted what came from a remote: nothing was restored")
+            return []
         replaced = set()
         if survey is not None:
             for group in work.done:

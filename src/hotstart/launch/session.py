@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ..cache import Cache
     from ..compilers.contract import Framework
     from ..config import Config
+    from ..keys.key import Key
     from ..store.entry import Entry
     from ..store.local import LocalStore
     from .survey import Name
@@ -118,6 +119,28 @@ class Session:
             if found is not None:
                 return found
         return None
+
+    def keep(
+        self,
+        key: Key,
+        artifacts: dict[str, bytes],
+        meta: dict[str, object],
+        cost: float,
+        origin: tuple[str, str] | None,
+    ) -> bool:
+        """As ``Cache.put``; ``origin`` is who signed what it is made of, and for which scope, if not all is ours."""
+        if origin is None:
+            return self.cache.put(key, artifacts, meta=meta, cost=cost)
+        from ..drafting import draft_of
+        from ..keys.digest import encode
+        from ..store.entry import Draft, from_remote
+
+        ours = draft_of(key, {}, None, cost).entry("compiled").provenance
+        draft = Draft(key, artifacts, meta, cost, encode(from_remote(ours, *origin)))
+        stored = self.store is not None and self.store.write(draft)
+        if stored:
+            self.cache.counters.put()
+        return stored
 
     def has(self, digest: str) -> bool:
         return any(store.contains(digest) for store in self.stores)

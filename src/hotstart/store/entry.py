@@ -204,8 +204,7 @@ class Entry:
 
         None for what was made here.
         """
-        said = self.provenance
-        return (str(said[SIGNER]), str(said.get(SCOPE, ""))) if SIGNER in said else None
+        return origin_in(self.provenance)
 
     def _described(self, what: str) -> Any:
         """One part of about, or nothing of its kind where about makes no sense: a hit never raises for its bytes."""
@@ -321,6 +320,11 @@ class Draft:
         checked = fixed + rows + self.about
         start = _START + xxh3_128_digest(checked) + checked
         return [start, *inline], len(start) + length
+
+
+def origin_in(provenance: Mapping[str, Any]) -> tuple[str, str] | None:
+    """``Entry.origin`` of a provenance."""
+    return (str(provenance[SIGNER]), str(provenance.get(SCOPE, ""))) if SIGNER in provenance else None
 
 
 def from_remote(provenance: Mapping[str, Any], signer: str, scope: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from . import files, gc
 from .content import digest_named
-from .entry import DamagedError, Summary
+from .entry import DamagedError, Summary, origin_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,9 +13,11 @@ if TYPE_CHECKING:
 
     from .local import LocalStore
 
+    Described = tuple[str, dict[str, Any], float, tuple[str, str] | None]
 
-def described(store: LocalStore, kind: str) -> Iterator[tuple[str, dict[str, Any], float]]:
-    """(digest, metadata, seconds it cost) of each entry of ``kind``; damaged ones are passed over.
+
+def described(store: LocalStore, kind: str) -> Iterator[Described]:
+    """(digest, metadata, seconds it cost, ``Entry.origin``) of each entry of ``kind``; damaged ones are passed over.
 
     The index names them; a store that is not ours to write has no index to rely on, and
     the beginning of every entry is read.
@@ -28,7 +30,7 @@ def described(store: LocalStore, kind: str) -> Iterator[tuple[str, dict[str, Any
             finally:
                 files.close_quietly(fd)
             if summary.described("kind") == kind:
-                yield digest, summary.described("meta"), summary.cost
+                yield digest, summary.described("meta"), summary.cost, origin_in(summary.described("provenance"))
         except (OSError, DamagedError):
             continue  # evicted meanwhile, or damaged: whoever reads it finds out and counts
 
