@@ -22,8 +22,9 @@ from statistics import median
 from time import perf_counter, sleep
 
 import hotstart
+from hotstart.remote.pushing import push
 from hotstart.remote.tier import RemoteTier, open_tier
-from hotstart.remote.workloads import pull, push
+from hotstart.remote.workloads import pull
 from hotstart.store.counters import Counters
 from hotstart.testing.servers import BUCKET, MissingServerError, Server, seaweedfs
 from hotstart.trust.scope import TrustList

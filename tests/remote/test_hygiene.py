@@ -13,7 +13,8 @@ from hotstart.errors import UsageError
 from hotstart.remote.contract import BrokenError, Found
 from hotstart.remote.directory import Directory
 from hotstart.remote.hygiene import collect, forget_signer
-from hotstart.remote.workloads import pull, push
+from hotstart.remote.pushing import push
+from hotstart.remote.workloads import pull
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from hotstart.errors import UsageError
-from hotstart.remote import packs, workloads
+from hotstart.remote import packs, pushing
 from hotstart.remote.contract import BrokenError
 from hotstart.remote.directory import Directory
 from hotstart.remote.manifests import pack_name, workload_name
-from hotstart.remote.workloads import pull, push
+from hotstart.remote.pushing import push
+from hotstart.remote.workloads import pull
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ else:
 def small_packs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packs, "LARGEST_PACK", 100_000)
     monkeypatch.setattr(packs, "_LARGEST_MEMBERS", 90_000)
-    monkeypatch.setattr(workloads, "LARGEST_PACK", 100_000)
-    monkeypatch.setattr(workloads, "_SMALL_PACK", 50_000)
+    monkeypatch.setattr(pushing, "LARGEST_PACK", 100_000)
+    monkeypatch.setattr(pushing, "_SMALL_PACK", 50_000)
 
 
 def test_a_workload_travels_whole(team: Team, tmp_path: Path) -> None:
@@ -136,7 +137,7 @@ def test_two_who_push_at_once_lose_nothing(near: Team, tmp_path: Path) -> None:
         return original(*arguments)  # type: ignore[arg-type]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(workloads, "build", build_and_be_overtaken)
+        patch.setattr(pushing, "build", build_and_be_overtaken)
         push(one.tier, one.disk, "train", first)
     other = Machine(near, tmp_path / "other")
     assert pull(other.tier, other.disk, "train").entries == 20

@@ -180,7 +180,7 @@ def _push(asker: Session | _Asker, digests: Iterable[str], beat: Callable[..., o
     if opened is None or not opened[0].writable:
         return {}
     from ..remote.contract import RemoteError
-    from ..remote.workloads import push
+    from ..remote.pushing import push
 
     tier, disk = opened
     before = log.said()

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from hotstart.remote import packs, workloads
+from hotstart.remote import packs, pushing
 from hotstart.remote.contract import BrokenError, Found, Remote, RemoteError
 from hotstart.remote.directory import Directory
 from hotstart.remote.hygiene import forget_signer
 from hotstart.remote.manifests import pack_name, read_manifest, workload_name
 from hotstart.remote.packs import Manifest, Member
-from hotstart.remote.workloads import pull, push
+from hotstart.remote.pushing import push
+from hotstart.remote.workloads import pull
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -215,7 +216,7 @@ def over(team: Team, inner: Remote) -> RemoteTier:
 
 def test_an_interrupted_push_sends_no_pack_twice(near: Team, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packs, "_LARGEST_MEMBERS", 20_000)
-    monkeypatch.setattr(workloads, "_ASK_FROM", 1000)
+    monkeypatch.setattr(pushing, "_ASK_FROM", 1000)
     one = Machine(near, tmp_path / "one")
     digests = one.compile(range(30))
     first = Recording(str(tmp_path / "shared"), ("put", "/workloads/"))
@@ -234,7 +235,7 @@ def test_an_interrupted_push_sends_no_pack_twice(near: Team, tmp_path: Path, mon
 def test_a_pack_found_under_its_name_counts_only_under_a_seal_that_counts(
     near: Team, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workloads, "_ASK_FROM", 1000)
+    monkeypatch.setattr(pushing, "_ASK_FROM", 1000)
     one = Machine(near, tmp_path / "one")
     digests = one.compile(range(3))
     push(near.machine(signer=near.stranger), one.disk, "train", digests)
