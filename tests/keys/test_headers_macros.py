@@ -104,7 +104,7 @@ INCLUDES: dict[str, tuple[str, tuple[str, ...], dict[str, str]]] = {
 def keys_differ(place: Path, case: tuple[str, tuple[str, ...], dict[str, str]], states: tuple[str | None, str]) -> None:
     source, flags, files = case
     lay(place, files)
-    seen = []
+    seen: list[tuple[object, str]] = []
     for state in states:
         if state is not None:
             lay(place, {"work/x.h": state})

@@ -147,7 +147,7 @@ def test_words_count_only_where_macros_are_expanded() -> None:
 
 
 def expanded(text: str, *defined: str) -> set[str]:
-    macros: dict[str, list[scanner.Definition]] = {}
+    macros: dict[str, list[tuple[str, tuple[str, ...] | None, str]]] = {}
     for line in defined:
         for made in scanned(f"#define {line}\n").definitions:
             macros.setdefault(made[0], []).append(made)
