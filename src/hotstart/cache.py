@@ -11,7 +11,7 @@ from .errors import UsageError
 from .keys.key import Key
 from .lifetime import keep_track
 from .store.counters import Counters
-from .store.entry import Draft, Entry
+from .store.entry import FOREIGN, Draft, Entry
 from .store.local import LocalStore
 from .store.memory import MISSING, Memory
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .store.entry import BytesLike
     from .store.explain import Explanation
     from .store.flight import Flight, Flights, Pending
+    from .trust.admission import Admission
 
 #: How long anybody waits for somebody else's compile before compiling on its own.
 DEFAULT_WAIT = 900.0
@@ -72,37 +73,20 @@ class Cache:
             raise UsageError(f"under is a list of directories, not one: write under=[{os.fspath(under)!r}]")
         layers = [os.fspath(layer) for layer in under]
         self._arguments: dict[str, Any] = {
-            "max_size": max_size,
-            "memory": memory,
-            "policy": policy,
-            "ttl": ttl,
-            "under": layers,
-            "read_only": read_only,
-            "durable": durable,
-            "wait": wait,
-            "remote": remote,
-            "scope": scope,
-            "trust": trust,
-            "signing_key": signing_key,
-            "allow_unsigned": allow_unsigned,
-        }
+            "max_size": max_size, "memory": memory, "policy": policy, "ttl": ttl, "under": layers,
+            "read_only": read_only, "durable": durable, "wait": wait, "remote": remote, "scope": scope,
+            "trust": trust, "signing_key": signing_key, "allow_unsigned": allow_unsigned,
+        }  # fmt: skip
         self.path = os.fspath(path) if path is not None else None
         self.wait = wait
         #: What ``stats`` shows; parts of hotstart that use the cache count here too.
         self.counters = Counters()
         self._disk = (
             LocalStore(
-                self.path,
-                self.counters,
-                max_size=max_size,
-                policy=policy,
-                ttl=ttl,
-                read_only=read_only,
+                self.path, self.counters, max_size=max_size, policy=policy, ttl=ttl, read_only=read_only,
                 durable=durable,
-            )
-            if self.path is not None
-            else None
-        )
+            ) if self.path is not None else None
+        )  # fmt: skip
         self._layers = [LocalStore(layer, self.counters, ttl=ttl, read_only=True, tier="layer") for layer in layers]
         self._memory = Memory(memory, told=self._disk.touch if self._disk else None)
         self._recall = self._memory.get if self._memory.max_bytes else None
@@ -111,6 +95,7 @@ class Cache:
         self._ttl_ns = int(ttl * 1e9) if ttl is not None else 0
         self._flights: Flights | None = None
         self._starting = allocate_lock()
+        self._admission: Admission | None = None
         self._sharing: Sharing | None = None
         if remote:
             from .remote.sharing import Sharing
@@ -138,13 +123,13 @@ class Cache:
         """From disk or a layer, filling the nearer tiers."""
         if self._disk is not None:
             entry = self._disk.read(digest)
-            if entry is not None:
+            if entry is not None and (FOREIGN not in entry.about() or self.admits(entry)):
                 if self._memory.max_bytes:
                     self._remember(entry.at("memory"))
                 return entry
         for layer in self._layers:
             entry = layer.read(digest)
-            if entry is not None:
+            if entry is not None and self.admits(entry):
                 self._promote(entry)
                 return entry
         if self._sharing is not None:
@@ -153,6 +138,17 @@ class Cache:
                 self._promote(entry)
             return entry
         return None
+
+    def admits(self, entry: Entry) -> bool:
+        """Whether a stored entry may be served: made here, or signed by who is trusted now for a scope that is read."""
+        origin = entry.origin()
+        if origin is None:
+            return True
+        if self._admission is None:
+            from .trust.admission import Admission
+
+            self._admission = Admission(self._arguments, self.counters)
+        return self._admission.admits(origin)
 
     def put(
         self,

@@ -66,16 +66,20 @@ class Config:
         return Cache(path, **arguments)
 
     def sharing(self) -> dict[str, Any]:
-        """The arguments of ``Cache`` for its remote; none when there is no remote, or it is not to be used."""
+        """The arguments of ``Cache`` for its remote.
+
+        When there is none, or it is not to be used, still those that say what may be served of what came before.
+        """
+        settings = {name: self.values[name] for name in _SHARING}
         remote = self.values["remote"]
         if not remote or self.values["offline"]:
-            return {}
+            return settings
         if self.remote_of_project:
             from .remote.url import read_only_chain
 
             # A checkout may say where to look. Where to send what is compiled here, it may not.
             remote = read_only_chain(remote)
-        return {"remote": remote, **{name: self.values[name] for name in _SHARING}}
+        return {"remote": remote, **settings}
 
 
 def load(project: str | None = None) -> Config:

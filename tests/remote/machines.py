@@ -67,8 +67,9 @@ class Machine:
     """A store of its own beside a tier."""
 
     def __init__(self, team: Team, path: Path, tier: RemoteTier | None = None) -> None:
-        self.cache = hotstart.Cache(path, memory=0)
         self.tier = tier or team.machine()
+        judged = {"trust": team.list.path, "scope": ",".join(self.tier.scopes)}
+        self.cache = hotstart.Cache(path, memory=0, allow_unsigned=self.tier.trust.allow_unsigned, **judged)
 
     @property
     def disk(self) -> LocalStore:

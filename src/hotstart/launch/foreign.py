@@ -102,12 +102,13 @@ def recall(session: Session, survey: Survey | None = None) -> dict[str, Origin]:
             except (KeyError, TypeError, ValueError):
                 continue  # of another version of hotstart
     made: dict[str, Origin] = {}
+    began = session.began_ns - state.TICK_NS  # the times of files come from a clock that lags behind
     if survey is None:
         survey = Survey(session.root, {})
     for unit in survey.units.values():
         for path, file in unit.files.items():
             whole = f"{unit.row.directory}/{path}"
-            origin = told.get(whole, UNKNOWN if file.modified < session.began_ns else None)
+            origin = told.get(whole, UNKNOWN if file.modified < began else None)
             if origin is not None:
                 made[whole] = origin
     return made

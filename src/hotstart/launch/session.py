@@ -113,10 +113,10 @@ class Session:
         return [*([self.store] if self.store is not None else []), *self._layers]
 
     def entry(self, digest: str) -> Entry | None:
-        """The entry, checked, from wherever it is."""
+        """The entry, checked, from wherever it is; of others only what is trusted now."""
         for store in self.stores:
             found = store.read(digest)
-            if found is not None:
+            if found is not None and self.cache.admits(found):
                 return found
         return None
 

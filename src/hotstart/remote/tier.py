@@ -75,7 +75,7 @@ class RemoteTier:
     ) -> None:
         self.remotes = [Guarded(remote, counters, state) for remote in remotes]
         self.counters = counters
-        self.trust = trust
+        self._trust = trust
         self.scopes = scopes
         self._signer = signer
         self.limit = limit
@@ -92,6 +92,11 @@ class RemoteTier:
     def scope(self) -> str:
         """The one that is written."""
         return self.scopes[0]
+
+    @property
+    def trust(self) -> Trust:
+        """The judge, by the list as it is now."""
+        return self._trust.refresh()
 
     # -- reading ---------------------------------------------------------------
 

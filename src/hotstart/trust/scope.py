@@ -16,6 +16,7 @@ import os
 import stat
 
 from ..errors import UsageError
+from ..log import say
 from ..store import files
 from .signing import PublicKey
 
@@ -78,7 +79,13 @@ class TrustList:
 
     def __init__(self, path: str, trusted: Iterable[Trusted] = ()) -> None:
         self.path = path
-        self._by_id = {entry.key.id: entry for entry in trusted}
+        self._by_id: dict[str, Trusted] = {}
+        for entry in trusted:
+            known = self._by_id.get(entry.key.id)
+            if known is None or not known.revoked:  # a key that was revoked stays so, wherever else it stands
+                self._by_id[entry.key.id] = entry
+        #: What its file looked like when it was read; None for a list that is none's.
+        self._seen: tuple[int, ...] | None = None
 
     @classmethod
     def load(cls, path: str) -> TrustList:
@@ -86,7 +93,7 @@ class TrustList:
         try:
             fd = files.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
         except FileNotFoundError:
-            return cls(path)
+            return cls(path)._as_seen(None)
         except OSError as error:
             raise UsageError(f"{path}: {error.strerror}; nobody is trusted") from None
         try:
@@ -98,7 +105,30 @@ class TrustList:
             raise UsageError(f"{path} can be written by others: chmod 644 it; until then nobody is trusted")
         if not stat.S_ISREG(info.st_mode) or len(data) > _LARGEST_FILE:
             raise UsageError(f"{path} is not a list of keys")
-        return cls(path, _parse(path, data))
+        return cls(path, _parse(path, data))._as_seen(info)
+
+    def _as_seen(self, info: os.stat_result | None) -> TrustList:
+        self._seen = _look(info)
+        return self
+
+    def current(self) -> TrustList:
+        """Itself, or the list that is in its file since that has changed; then one that makes no sense trusts nobody.
+
+        One ``stat`` as long as nothing changes.
+        """
+        if self._seen is None or not self.path:
+            return self
+        try:
+            info = files.stat(self.path)
+        except OSError:
+            info = None
+        if _look(info) == self._seen:
+            return self
+        try:
+            return TrustList.load(self.path)
+        except UsageError as error:
+            say("warning", str(error), once=f"trust list {info.st_mtime_ns if info is not None else 0}")
+            return TrustList(self.path)._as_seen(info)
 
     def find(self, key_id: str) -> Trusted | None:
         return self._by_id.get(key_id)
@@ -149,6 +179,10 @@ class TrustList:
             files.rename(temporary, self.path)
         except OSError as error:
             raise UsageError(f"{self.path}: {error.strerror}") from None
+
+
+def _look(info: os.stat_result | None) -> tuple[int, ...]:
+    return (info.st_ino, info.st_size, info.st_mtime_ns, info.st_mode) if info is not None else ()
 
 
 def _parse(path: str, data: bytes) -> list[Trusted]:

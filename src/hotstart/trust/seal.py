@@ -94,8 +94,14 @@ class Trust:
         self.trusted = trusted
         self.allow_unsigned = allow_unsigned
 
-    def judge(self, statement: Statement, raw: bytes, signature: bytes) -> None:
-        """Raises RejectedError unless a key that is trusted for its scope signed it."""
+    def refresh(self) -> Trust:
+        """Itself, with the list as it is in its file now: a revocation counts in processes that run already."""
+        self.trusted = self.trusted.current()
+        return self
+
+    def judge(self, statement: Statement, raw: bytes, signature: bytes) -> str:
+        """The id of the key that signed it and is trusted for its scope; "" if unsigned ones are allowed and
+        nobody's signature was checked, whatever it says of its producer. Raises RejectedError otherwise."""
         entry = self.trusted.find(statement.producer) if statement.producer else None
         if entry is not None and entry.revoked:
             raise RejectedError(f"signed by {statement.producer}, which was revoked", "revoked")
@@ -106,14 +112,14 @@ class Trust:
                 raise RejectedError(str(error), "missing_extra") from None
             if not good:
                 raise RejectedError(f"the signature of {statement.producer} does not match", "signature")
-            return
+            return statement.producer
         if self.allow_unsigned:
             say(
                 "warning",
                 "HOTSTART_ALLOW_UNSIGNED is set: whoever can write to the remote can run code here",
                 once="allow_unsigned",
             )
-            return
+            return ""
         if not signature or not statement.producer:
             raise RejectedError("nobody signed it", "unsigned")
         if entry is not None:
@@ -167,13 +173,16 @@ class Sealed:
         self.statement = Statement.unpack(self.raw)
 
     def check(self, what: str, key: str, scope: str, trust: Trust) -> None:
-        """That it is what was asked for and somebody trusted made it. Raises RejectedError."""
+        """That it is what was asked for and somebody trusted made it. Raises RejectedError.
+
+        From then on the statement names a producer only if that one's signature was checked.
+        """
         statement = self.statement
         if statement.what != what or statement.key != key:
             raise RejectedError(f"it holds the {statement.what} {statement.key[:12]}…", "other_key")
         if statement.scope != scope:
             raise RejectedError(f"it was made for scope {statement.scope!r}", "other_scope")
-        trust.judge(statement, self.raw, self.signature)
+        statement.producer = trust.judge(statement, self.raw, self.signature)
 
     def check_payload(self, payload: Bytes) -> None:
         if len(payload) != self.length or digest(payload) != self.statement.payload:
