@@ -25,6 +25,7 @@ from ..errors import RefusedError as RefusedError
 from ..errors import RemoteError as RemoteError
 from ..errors import TimedOutError as TimedOutError
 from ..errors import UsageError
+from ..log import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -164,6 +165,21 @@ class Remote:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.shown}>"
+
+
+def as_remote_error(error: BaseException, shown: str) -> RemoteError:
+    """What a client raised that its backend did not expect: BrokenError, cause ``nonsense``.
+
+    A panic of a client in Rust is no Exception, and an answer of a wrong type ends as a TypeError somewhere: neither
+    may end a program that compiles. Raises what is not the remote's: the end of the process, a lack of memory, a name
+    that cannot be one. The client's own text is left out, since it may hold a URL with a password.
+    """
+    if isinstance(error, RemoteError):
+        return error
+    if isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError, UsageError)):
+        raise error
+    say("debug", f"{shown}: {type(error).__name__}")
+    return BrokenError(f"{shown}: an answer that makes no sense ({type(error).__name__})", "nonsense")
 
 
 def check_name(name: str) -> str:

@@ -24,8 +24,8 @@ from .contract import (
     Item,
     RefusedError,
     Remote,
-    RemoteError,
     TimedOutError,
+    as_remote_error,
     check_name,
 )
 
@@ -203,7 +203,8 @@ def main() -> None:
     try:
         remote.prepare()
         _send(answers, {"value": None})
-    except RemoteError as error:
+    except BaseException as raised:
+        error = as_remote_error(raised, remote.shown)
         _send(answers, {"error": [error.kind, error.cause, str(error)]})
         return
     while True:
@@ -216,7 +217,8 @@ def main() -> None:
         answer: dict[str, Any] = {}
         try:
             answer["value"], body = _do(remote, head["what"], head["arguments"], data)
-        except RemoteError as error:
+        except BaseException as raised:
+            error = as_remote_error(raised, remote.shown)
             answer = {"error": [error.kind, error.cause, str(error)]}
         try:
             _send(answers, {**answer, "requests": remote.requests - before}, body)

@@ -3,7 +3,8 @@
 What went wrong decides: *timed out* opens the breaker at once and is not tried again,
 *broken* is tried again with jitter while there is time and opens it when it persists,
 *refused* opens only the side (reading or writing) that was refused, *absent* is an
-answer like any other. Every method raises RemoteError, quickly once a breaker is open.
+answer like any other. Every method raises RemoteError, quickly once a breaker is open, and
+nothing else whatever a client raises: a panic in Rust is *broken*, as nonsense is.
 
 Who waits looks at the breaker meanwhile: when another process of the host has waited a
 whole time-out, all of them stop, however late they began. Until a remote has first
@@ -17,8 +18,18 @@ import time
 
 from ..log import say
 from .breaker import ATTEMPTS, BOTH, PROCESS, SIDE, Breaker, Strikes, pause_after
-from .contract import AbsentError, BrokenError, Found, Item, RefusedError, Remote, RemoteError, TimedOutError
-from .workers import Workers
+from .contract import (
+    AbsentError,
+    BrokenError,
+    Found,
+    Item,
+    RefusedError,
+    Remote,
+    RemoteError,
+    TimedOutError,
+    as_remote_error,
+)
+from .workers import Calls
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,7 +73,7 @@ class Guarded(Remote):
         self._reading = Breaker(path and f"{path}-read", clock)
         self._writing = Breaker(path and f"{path}-write", clock)
         self._strikes = {self._reading: Strikes(writing=False), self._writing: Strikes(writing=True)}
-        self._workers = Workers()
+        self._calls = Calls()
         self._answered = False
         self._off = ""
 
@@ -96,11 +107,8 @@ class Guarded(Remote):
         """
         self._check(self._reading)
         came = False
-        pieces = self.inner.stream(name, start, length)
-        if self.inner.unbounded:
-            pieces = self._bounded(pieces)
         try:
-            for piece in pieces:
+            for piece in self._in_a_worker(self.inner.stream(name, start, length)):
                 came = True
                 yield piece
         except AbsentError:
@@ -116,7 +124,8 @@ class Guarded(Remote):
             raise
         self._succeeded(self._reading)
 
-    def _bounded(self, pieces: Iterator[Bytes]) -> Iterator[Bytes]:
+    def _in_a_worker(self, pieces: Iterator[Bytes]) -> Iterator[Bytes]:
+        """Each piece has its own time; and a Ctrl-C does not wait for it, as it would within the client."""
         while True:
             piece = self._wait(self._reading, lambda _: next(pieces, None), large=True)
             if piece is None:
@@ -132,7 +141,7 @@ class Guarded(Remote):
 
     def after_fork(self) -> None:
         self._off, self._answered = "", False
-        self._workers.after_fork()
+        self._calls.after_fork()
         self.inner.after_fork()
 
     def is_writable(self) -> bool:
@@ -141,7 +150,7 @@ class Guarded(Remote):
 
     def _check(self, side: Breaker) -> None:
         cause = self._off
-        if not cause and self._workers.lost >= _MOST_LOST:
+        if not cause and self._calls.lost >= _MOST_LOST:
             cause = "timed_out"
         if cause or not side.is_closed(self.timeout + 1):
             self._counters.add("remote.skipped")
@@ -183,7 +192,7 @@ class Guarded(Remote):
         inner = self.inner
         beats = inner.beats
         last = time.monotonic()
-        job = self._workers.start(inner.prepare, lambda: call(inner))
+        job = self._calls.start(inner.prepare, lambda: call(inner))
         while not job.wait(_LOOK):
             now = time.monotonic()
             if inner.beats != beats:
@@ -192,12 +201,17 @@ class Guarded(Remote):
                 # Still loading its client: that is not the remote's fault, and ends by itself.
                 end = max(last + self.timeout, job.ready + self.timeout * _AT_LEAST) if job.ready else now + 1
                 if now >= end:
-                    self._workers.give_up(job)
+                    self._calls.give_up(job)
                     raise TimedOutError(f"{self.shown}: no answer in time")
             if not large and side.hangs:
-                self._workers.give_up(job)
+                self._calls.give_up(job)
                 raise OpenError(f"{self.shown}: another process waited in vain", "breaker")
-        return job.result()
+        try:
+            return job.result()
+        except RemoteError:
+            raise
+        except BaseException as error:
+            raise as_remote_error(error, self.shown) from None
 
     def _move_out(self) -> bool:
         """In a forked child whose parent used the client: from now on a process of its own asks, if one can be had."""

@@ -20,6 +20,7 @@ from .contract import (
     Remote,
     RemoteError,
     TimedOutError,
+    as_remote_error,
     check_name,
 )
 
@@ -62,6 +63,20 @@ _SAID = {
     "denied": "permission denied",
     "unreachable": "it cannot be reached",
 }
+
+#: Variables that obstore takes as they are and puts into headers, where a line break makes it panic.
+_VARIABLES = {
+    "s3": (
+        "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION",
+        "AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3",
+    ),
+    "gs": ("GOOGLE_BUCKET", "GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH", "GOOGLE_APPLICATION_CREDENTIALS"),
+    "az": (
+        "AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_ACCESS_KEY", "AZURE_STORAGE_TOKEN",
+        "AZURE_STORAGE_SAS_KEY", "AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_CLIENT_ID", "AZURE_STORAGE_CLIENT_SECRET",
+        "AZURE_STORAGE_TENANT_ID", "AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET", "AZURE_TENANT_ID",
+    ),
+}  # fmt: skip
 
 #: The process in which obstore has been used.
 _user = 0
@@ -245,6 +260,7 @@ class Objects(Remote):
             raise RefusedError(f'{self.shown} needs obstore: pip install "hotstart[s3]"', "missing_extra") from None
         _user = os.getpid()
         if self._clients is None:
+            self._check_variables()
             quick = {"timeout": f"{self.timeout * 1000:.0f}ms"}
             bulk = {"timeout": f"{_LONGEST}s", "read_timeout": f"{self.timeout * 1000:.0f}ms"}
             try:
@@ -252,6 +268,16 @@ class Objects(Remote):
             except Exception as error:
                 self._fail(error)
         return obstore, *self._clients
+
+    def _check_variables(self) -> None:
+        """Raises RefusedError that names the variable, never what is in it."""
+        for name in _VARIABLES[self._scheme]:
+            value = os.environ.get(name, "")
+            if value.strip() != value:
+                wrong = "line break" if "\n" in value or "\r" in value else "space"
+                raise RefusedError(f"{self.shown}: {name} begins or ends with a {wrong}", "credentials")
+            if not value.isprintable():
+                raise RefusedError(f"{self.shown}: {name} holds a character that cannot be in it", "credentials")
 
     def _client(self, store: Any, limits: dict[str, str]) -> Any:
         options: dict[str, Any] = {"connect_timeout": f"{self.timeout * 1000:.0f}ms", **limits}
@@ -279,8 +305,6 @@ class Objects(Remote):
         return store.S3Store(self._bucket, **common)
 
     def _fail(self, error: BaseException) -> NoReturn:
-        if isinstance(error, (TypeError, AttributeError, NameError)):
-            raise error  # a mistake of ours, not of the server
         raise _translate(error, self.shown) from None
 
 
@@ -319,8 +343,7 @@ def _translate(error: BaseException, shown: str) -> RemoteError:
         return BrokenError(f"{shown}: the answer was cut short", "truncated")
     if "reset" in text or "Interrupted" in text or "IncompleteMessage" in text:
         return BrokenError(f"{shown}: the connection was reset", "reset")
-    say("debug", f"{shown}: {kind}")
-    return BrokenError(f"{shown}: an answer that makes no sense", "nonsense")
+    return as_remote_error(error, shown)
 
 
 def _status(text: str) -> int:

@@ -19,6 +19,7 @@ from .contract import (
     Remote,
     RemoteError,
     TimedOutError,
+    as_remote_error,
     check_name,
 )
 
@@ -86,7 +87,9 @@ class Redis(Remote):
         data, size = self._run(pipeline)
         return self._found(name, data, size, limit)
 
-    def _found(self, name: str, data: bytes, size: int, limit: int) -> Found:
+    def _found(self, name: str, data: Any, size: Any, limit: int) -> Found:
+        if not isinstance(data, bytes) or not isinstance(size, int):
+            raise BrokenError(f"{self.shown}: an answer that makes no sense", "nonsense")
         if size < _VERSION:
             raise AbsentError(f"{self.shown}: no such object")
         if len(data) != min(size, _VERSION + limit):
@@ -246,8 +249,6 @@ class Redis(Remote):
             self._fail(error)
 
     def _fail(self, error: Exception) -> NoReturn:
-        if isinstance(error, (TypeError, AttributeError, NameError)):
-            raise error  # a mistake of ours, not of the server
         raise _translate(error, self.shown) from None
 
 
@@ -275,4 +276,4 @@ def _translate(error: Exception, shown: str) -> RemoteError:
                            "reset" if reset else "unreachable")  # fmt: skip
     if "ResponseError" in names:
         return BrokenError(f"{shown}: it answers with an error", "error_reply")
-    return BrokenError(f"{shown}: an answer that makes no sense ({type(error).__name__})", "nonsense")
+    return as_remote_error(error, shown)

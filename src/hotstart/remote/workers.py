@@ -49,7 +49,7 @@ class Job:
             self._over.set()
 
 
-class Workers:
+class Calls:
     """Threads for the calls to one remote."""
 
     def __init__(self) -> None:
