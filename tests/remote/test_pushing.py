@@ -42,7 +42,7 @@ def two(near: Team, tmp_path: Path) -> Team:
 
 
 def signers(machine: Machine) -> dict[int, str]:
-    found = {number: machine.cache.get(key_of(number)) for number in range(10)}
+    found = {number: machine.disk.read(key_of(number).digest) for number in range(10)}
     return {number: str(entry.provenance["signer"]) for number, entry in found.items() if entry is not None}
 
 
@@ -178,8 +178,10 @@ def test_large_entries_that_are_gone_are_sent_again(
     push(one.tier, one.disk, "train", digests)
     for path in (shared(near) / "entries").glob("*/*"):
         path.unlink()
-    assert push(one.tier, one.disk, "train", digests).entries == 2
     reader = Machine(near, tmp_path / "reader")
+    lost = pull(reader.tier, reader.disk, "train")
+    assert (lost.failed, lost.gone) == (2, 2)
+    assert push(one.tier, one.disk, "train", digests).entries == 2
     assert pull(reader.tier, reader.disk, "train").entries == 2
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from ..errors import UsageError
 from ..trust.seal import STATEMENT_LIMIT, RejectedError, Sealed
-from . import wire
 from .contract import AbsentError, BrokenError, RefusedError, RemoteError
 from .manifests import (
     check_workload,
@@ -264,9 +263,8 @@ class _Packing:
 
 def _ours(tier: RemoteTier, entry: Entry) -> bool:
     """Made here, or signed by this very key for this very scope."""
-    said = entry.provenance
-    mine = tier.signer.id if tier.signer is not None else ""
-    return wire.SIGNER not in said or (said[wire.SIGNER] == mine and said.get(wire.SCOPE) == tier.scope)
+    origin = entry.origin()
+    return origin is None or origin == (tier.signer.id if tier.signer is not None else "", tier.scope)
 
 
 class _Sender:

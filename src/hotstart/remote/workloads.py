@@ -97,6 +97,13 @@ def pull(tier: RemoteTier, disk: LocalStore, name: str, progress: Progress | Non
             for digest in manifest.singles:
                 _pull_single(tier, disk, digest, done)
             break
+    if done.gone:
+        say(
+            "warning",
+            f"{tier.remotes[-1].shown}: {done.gone} entries of workload {name} are gone from there;"
+            f" `hotstart push {name}` on a machine that has them repairs it",
+            once=f"gone {name}",
+        )
     done.requests = requests_of(tier) - before
     return done
 
@@ -158,13 +165,6 @@ def _pull_packs(
     in_parallel(fetch, sorted(wanted, key=lambda item: -item[0].size), _STREAMS)
     workers.end()
     done.failed += sum(len(rows) for _, rows in wanted) - (done.entries - entries)
-    if done.gone:
-        say(
-            "warning",
-            f"{remote.shown}: {done.gone} entries of workload {manifest.name} are gone from there;"
-            f" `hotstart push {manifest.name}` on a machine that has them repairs it",
-            once=f"gone {manifest.name}",
-        )
     tier.counters.add("remote.pulled", done.entries - entries)
     tier.counters.add("remote.bytes_read", done.bytes - size)
 
@@ -173,12 +173,13 @@ def _pull_single(tier: RemoteTier, disk: LocalStore, digest: str, done: Transfer
     if disk.contains(digest):
         done.present += 1
         return
-    entry = tier.read(digest)
+    entry, doubt = tier.find(digest)
     if entry is not None and disk.write(Draft.of(entry)):
         done.entries += 1
         done.bytes += entry.size
     else:
         done.failed += 1
+        done.gone += entry is None and doubt is None
 
 
 def requests_of(tier: RemoteTier) -> int:
