@@ -285,3 +285,10 @@ def test_what_cannot_be_read_is_said_and_changes_nothing(near: Team, tmp_path: P
         push(tier, one.disk, "train", one.compile(range(3, 5)))
     assert caught.value.cause == "http_500"
     assert (shared(near) / "workloads" / "train").read_bytes() == before
+
+
+def test_a_name_that_is_taken_by_what_is_no_object_is_said(near: Team, tmp_path: Path) -> None:
+    (shared(near) / "workloads" / "train").mkdir(parents=True)
+    one = Machine(near, tmp_path / "one")
+    with pytest.raises(BrokenError, match="v1/main/workloads/train can neither be read nor replaced"):
+        push(one.tier, one.disk, "train", one.compile(range(2)))

@@ -76,6 +76,9 @@ def push(
             done = sent.summary(wanted, there)
             done.requests = requests_of(tier) - before
             return done
+    if not there.tag:
+        where = workload_name(tier.scope, name)
+        raise BrokenError(f"{remote.shown}: what lies at {where} can neither be read nor replaced: remove it", "taken")
     raise BrokenError(f"{remote.shown}: others keep changing workload {name}", "contended")
 
 
