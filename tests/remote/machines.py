@@ -68,8 +68,8 @@ class Machine:
 
     def __init__(self, team: Team, path: Path, tier: RemoteTier | None = None) -> None:
         self.tier = tier or team.machine()
-        judged = {"trust": team.list.path, "scope": ",".join(self.tier.scopes)}
-        self.cache = hotstart.Cache(path, memory=0, allow_unsigned=self.tier.trust.allow_unsigned, **judged)
+        scope, allow_unsigned = ",".join(self.tier.scopes), self.tier.trust.allow_unsigned
+        self.cache = hotstart.Cache(path, memory=0, trust=team.list.path, scope=scope, allow_unsigned=allow_unsigned)
 
     @property
     def disk(self) -> LocalStore:

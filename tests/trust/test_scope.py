@@ -101,3 +101,40 @@ def test_patterns_end_with_a_star_and_nothing_else(tmp_path: Path, keys: list[Pu
     assert found is not None and found.covers("anything")
     with pytest.raises(UsageError):
         trusted.add(keys[0], ["main"], "two\nlines")
+
+
+def _key(path: Path) -> PublicKey:
+    return keygen(str(path))
+
+
+def test_a_revoked_key_stays_so_wherever_else_it_stands(tmp_path: Path) -> None:
+    key = _key(tmp_path / "a.key")
+    for number, text in enumerate((f"revoked {key}\n{key} main\n", f"{key} main\nrevoked {key}\n")):
+        path = tmp_path / f"list{number}"
+        path.write_text(text)
+        path.chmod(0o600)
+        found = TrustList.load(str(path)).find(key.id)
+        assert found is not None
+        assert found.revoked
+
+
+def test_of_two_that_change_a_list_at_once_none_undoes_the_other(tmp_path: Path) -> None:
+    path, gone, new = str(tmp_path / "list"), _key(tmp_path / "a.key"), _key(tmp_path / "b.key")
+    TrustList.load(path).add(gone, ["main"])
+    one, other = TrustList.load(path), TrustList.load(path)
+    one.revoke(gone.id)
+    other.add(new, ["main"])
+    assert {entry.key: entry.revoked for entry in TrustList.load(path)} == {gone: True, new: False}
+
+
+def test_what_people_wrote_into_the_list_stays(tmp_path: Path) -> None:
+    path, first, second = tmp_path / "list", _key(tmp_path / "a.key"), _key(tmp_path / "b.key")
+    path.write_text(f"# ours, ask Ada\n\n{first}   main\n  # the end")
+    path.chmod(0o644)
+    TrustList.load(str(path)).add(second, ["x"], "ci #2 of the team")
+    TrustList.load(str(path)).revoke(first.id)
+    assert path.read_text() == f"# ours, ask Ada\n\nrevoked {first}\n  # the end\n{second} x ci #2 of the team\n"
+    assert path.stat().st_mode & 0o777 == 0o644
+    found = TrustList.load(str(path)).find(second.id)
+    assert found is not None
+    assert found.name == "ci #2 of the team"

@@ -146,39 +146,87 @@ class TrustList:
             raise UsageError("say for which scopes the key is trusted: main, or pr-*")
         if not name.isprintable() or len(name) > 100:
             raise UsageError("the name of a key is one short line")
-        known = self._by_id.get(key.id)
-        if known is not None and known.revoked:
-            raise UsageError(f"key {key.id} was revoked; delete its line in {self.path} if that was a mistake")
-        before = known.scopes if known is not None else ()
-        name = name or (known.name if known is not None else "")
-        self._by_id[key.id] = Trusted(key, tuple(dict.fromkeys((*before, *wanted))), name)
-        self._save()
+        with _Changing(self.path):
+            self._by_id = TrustList.load(self.path)._by_id
+            known = self._by_id.get(key.id)
+            if known is not None and known.revoked:
+                raise UsageError(f"key {key.id} was revoked; delete its line in {self.path} if that was a mistake")
+            before = known.scopes if known is not None else ()
+            name = name or (known.name if known is not None else "")
+            self._write(Trusted(key, tuple(dict.fromkeys((*before, *wanted))), name))
 
     def revoke(self, key_id: str) -> Trusted:
         """Trust it no more, and remember that. Raises UsageError when it is not known, or not exactly one is."""
-        found = [entry for known, entry in self._by_id.items() if key_id and known.startswith(key_id)]
-        if len(found) != 1:
-            raise UsageError(f"{len(found) or 'no'} keys begin with {key_id!r}; `hotstart trust list` shows them")
-        revoked = Trusted(found[0].key, (), found[0].name, revoked=True)
-        self._by_id[revoked.key.id] = revoked
-        self._save()
-        return revoked
+        with _Changing(self.path):
+            self._by_id = TrustList.load(self.path)._by_id
+            found = [entry for known, entry in self._by_id.items() if key_id and known.startswith(key_id)]
+            if len(found) != 1:
+                raise UsageError(f"{len(found) or 'no'} keys begin with {key_id!r}; `hotstart trust list` shows them")
+            revoked = Trusted(found[0].key, (), found[0].name, revoked=True)
+            self._write(revoked)
+            return revoked
 
-    def _save(self) -> None:
+    def _write(self, changed: Trusted) -> None:
+        """The file with this line in the place of those of its key, and all else as people wrote it."""
+        self._by_id[changed.key.id] = changed
+        try:
+            with open(self.path, encoding="utf-8", errors="surrogateescape", newline="") as file:
+                lines = file.read().splitlines(keepends=True)
+            mode = files.stat(self.path).st_mode & 0o755  # a list that all may read stays one
+        except FileNotFoundError:
+            lines, mode = [_HEADING], files.PRIVATE_FILE
+        except OSError as error:
+            raise UsageError(f"{self.path}: {error.strerror}") from None
+        kept = []
+        waiting: str | None = changed.line()
+        for line in lines:
+            if str(changed.key) not in line.split() or line.lstrip().startswith("#"):
+                kept.append(line if line.endswith("\n") else line + "\n")
+            elif waiting is not None:
+                kept.append(waiting)
+                waiting = None
+        if waiting is not None:
+            kept.append(waiting)
+        self._save("".join(kept).encode("utf-8", "surrogateescape"), mode)
+
+    def _save(self, data: bytes, mode: int) -> None:
         directory = os.path.dirname(os.path.abspath(self.path))
         temporary = f"{directory}/.{files.unique_name()}"
-        data = (_HEADING + "".join(entry.line() for entry in self._by_id.values())).encode()
         try:
-            files.makedirs(directory)
             fd = files.open(temporary, files.CREATE, files.PRIVATE_FILE)
             try:
                 files.write_all(fd, [data], len(data))
+                os.fchmod(fd, mode)
                 files.fsync(fd)
             finally:
                 files.close(fd)
             files.rename(temporary, self.path)
         except OSError as error:
             raise UsageError(f"{self.path}: {error.strerror}") from None
+
+
+class _Changing:
+    """One at a time: of two that change the list at once, the second must not undo a revocation by the first."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._fd = -1
+
+    def __enter__(self) -> None:
+        try:
+            import fcntl
+        except ImportError:
+            fcntl = None  # type: ignore[assignment]
+        try:
+            files.makedirs(os.path.dirname(os.path.abspath(self._path)))
+            self._fd = files.open(f"{self._path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, files.PRIVATE_FILE)
+            if fcntl is not None:
+                fcntl.flock(self._fd, fcntl.LOCK_EX)
+        except OSError as error:
+            raise UsageError(f"{self._path}: {error.strerror}") from None
+
+    def __exit__(self, *_: object) -> None:
+        files.close_quietly(self._fd)
 
 
 def _look(info: os.stat_result | None) -> tuple[int, ...]:
@@ -188,8 +236,8 @@ def _look(info: os.stat_result | None) -> tuple[int, ...]:
 def _parse(path: str, data: bytes) -> list[Trusted]:
     found = []
     for number, line in enumerate(data.decode("utf-8", "replace").split("\n"), 1):
-        text = line.partition("#")[0].strip()
-        if not text:
+        text = line.strip()
+        if not text or text.startswith("#"):  # further on it may be part of a name
             continue
         words = text.split()
         try:
