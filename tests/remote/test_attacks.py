@@ -17,9 +17,11 @@ import hotstart
 from hotstart.keys.digest import encode
 from hotstart.remote import wire
 from hotstart.remote.tier import RemoteTier, entry_name
-from hotstart.remote.url import open_remote
+from hotstart.remote.url import open_remote, open_remotes
+from hotstart.store.counters import Counters
 from hotstart.store.entry import Entry
-from hotstart.trust.seal import Sealed, seal
+from hotstart.trust.scope import TrustList
+from hotstart.trust.seal import Sealed, Trust, seal
 from hotstart.trust.signing import SigningKey
 
 TYPE_CHECKING = False
@@ -203,6 +205,18 @@ def test_what_fails_is_replaced_by_who_is_trusted(team: Team) -> None:
     assert writer.read(entry.digest) is None
     assert writer.publish(entry)
     assert counted(writer)["replaced"] == 1
+    assert same(team.machine().read(entry.digest), entry)
+
+
+def test_who_only_writes_and_trusts_nobody_replaces_nothing_that_is_signed(team: Team) -> None:
+    """Neither what it published itself nor what its colleagues did: it cannot tell them from strangers."""
+    entry = make_entry(1)
+    nobody = Trust(TrustList(""))
+    for signer in (team.trusted, team.trusted, team.stranger):
+        writer = RemoteTier(open_remotes(team.url), Counters(), nobody, ["main"], signer=signer)
+        assert writer.read(entry.digest) is None
+        assert writer.publish(entry)
+        assert "replaced" not in counted(writer)
     assert same(team.machine().read(entry.digest), entry)
 
 

@@ -153,9 +153,21 @@ class RemoteTier:
 
     def _reject(self, remote: Guarded, name: str, tag: str, error: RejectedError) -> None:
         self.counters.add(f"remote.rejected.{error.cause}")
-        if error.cause != "missing_extra":  # then it may be a good one: not ours to replace
+        if self._may_replace(error.cause):
             self._rejected[remote.identity, name] = tag
         say("warning", f"{remote.shown}: {name} is not used: {error}", once=f"rejected {error.cause}")
+
+    def _may_replace(self, cause: str) -> bool:
+        """Not what may be a good one that only we cannot tell: without ``cryptography``, or without a list to go by.
+
+        Who signs but does not trust its own key has none for this scope: its own objects would not count either,
+        and it would replace those of all others at every turn. Who has one takes names back from strangers.
+        """
+        if cause == "untrusted":
+            signer = self.signer
+            ourselves = self.trust.trusted.find(signer.id) if signer is not None else None
+            return ourselves is not None and ourselves.covers(self.scope)
+        return cause != "missing_extra"
 
     def _fill(self, nearer: list[Guarded], name: str, raw: Any) -> None:
         """What came from further away goes, as it is, to what is nearer."""
