@@ -8,6 +8,7 @@ from __future__ import annotations
 import socket
 import struct
 import threading
+import time
 from typing import Self
 
 #: Answers bodies longer than this are interfered with in the middle; shorter ones at their end.
@@ -29,6 +30,7 @@ class Proxy:
     500, 503   an error instead of an answer
     507        writing answered as MinIO does when its disks are full; reading goes on
     quota      writing answered as Ceph does when a quota is used up; reading goes on
+    drip       the body of the answer one byte at a time, a quarter of a second apart
     flip       one byte of the body changed
     down       nobody listens
     """
@@ -107,6 +109,13 @@ class Proxy:
                 mode = self.mode
                 if mode == "hang":
                     return
+                if mode == "drip":
+                    head = data.find(b"\r\n\r\n") + 4 if data.startswith(b"HTTP") else 0
+                    client.sendall(data[:head])
+                    for byte in data[head:]:
+                        client.sendall(bytes([byte]))
+                        time.sleep(0.25)
+                    continue
                 half = len(data) - min(len(data), _SOME) // 2
                 if mode in ("reset", "truncate"):
                     client.sendall(data[:half])

@@ -97,6 +97,8 @@ class Remote:
     requests = 0
     #: Signs of life, of any call: who waits for a long one goes on waiting while these come.
     beats = 0
+    #: Bytes in a second that are worth waiting for; who gets fewer has waited for nothing.
+    slowest = 64_000
     #: Nothing in here bounds how long a call takes, as in a file system: whoever calls has to.
     unbounded = False
     #: How it was opened, for who opens it again elsewhere. May hold a password; nothing shows it.
@@ -167,6 +169,21 @@ class Remote:
         return f"<{type(self).__name__} {self.shown}>"
 
 
+_listening = threading.local()
+
+
+def listen(hear: Callable[[int], object] | None) -> None:
+    """From now on ``hear`` is told how many bytes calls in this thread have got through."""
+    _listening.hear = hear
+
+
+def progress(count: int) -> None:
+    """So many bytes came, or are known to be on their way: whoever waits for this call gives it time in proportion."""
+    hear = getattr(_listening, "hear", None)
+    if hear is not None:
+        hear(count)
+
+
 def as_remote_error(error: BaseException, shown: str) -> RemoteError:
     """What a client raised that its backend did not expect: BrokenError, cause ``nonsense``.
 
@@ -194,11 +211,17 @@ def check_name(name: str) -> str:
 
 def in_parallel(work: Callable[[Any], object], items: Iterable[Any], most: int = _PARALLEL) -> None:
     """``work`` on each item, several at a time; the first exception is raised once all have ended.
+    A Ctrl-C is raised at once: the other threads are left to end by themselves.
 
     Plain threads that end with the call: a pool would have to be looked after across forks.
     """
     waiting = list(items)[::-1]
     errors: list[BaseException] = []
+    hear, caller = getattr(_listening, "hear", None), threading.get_ident()
+
+    def helper() -> None:
+        listen(hear)
+        worker()
 
     def worker() -> None:
         while waiting and not errors:
@@ -208,10 +231,14 @@ def in_parallel(work: Callable[[Any], object], items: Iterable[Any], most: int =
                 return  # another worker took the last one
             try:
                 work(item)
-            except BaseException as error:
+            except Exception as error:
                 errors.append(error)
+            except BaseException as error:
+                errors.append(error)  # and nobody begins with another item
+                if threading.get_ident() == caller:
+                    raise
 
-    threads = [threading.Thread(target=worker, daemon=True) for _ in range(min(most, len(waiting)) - 1)]
+    threads = [threading.Thread(target=helper, daemon=True) for _ in range(min(most, len(waiting)) - 1)]
     running = []
     for thread in threads:
         try:

@@ -6,7 +6,7 @@ A process that is started afresh has its own. It is started when such a child fi
 answers one call after another over a pipe, and ends when the pipe does.
 
     frame    head-length:u32 data-length:u64 head data
-    head     JSON; of a question what, arguments, of an answer value or error
+    head     JSON; of a question what, arguments, of an answer value or error; progress before it, any number of times
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from .contract import (
     TimedOutError,
     as_remote_error,
     check_name,
+    listen,
+    progress,
 )
 
 TYPE_CHECKING = False
@@ -99,6 +101,9 @@ class Elsewhere(Remote):
                 assert process.stdin is not None and process.stdout is not None
                 _send(process.stdin.fileno(), {"what": what, "arguments": arguments}, data)
                 head, body = _receive(process.stdout.fileno())
+                while "progress" in head:
+                    progress(head["progress"])
+                    head, body = _receive(process.stdout.fileno())
             except (OSError, EOFError, ValueError):
                 self._stop()
                 raise BrokenError(f"{self.shown}: the process that asks it has ended", "helper") from None
@@ -207,6 +212,7 @@ def main() -> None:
         error = as_remote_error(raised, remote.shown)
         _send(answers, {"error": [error.kind, error.cause, str(error)]})
         return
+    listen(lambda count: _send(answers, {"progress": count}))
     while True:
         try:
             head, data = _receive(0)

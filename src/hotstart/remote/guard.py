@@ -45,6 +45,9 @@ _LOOK = 0.05
 #: A client that takes this part of a time-out, or more, to load leaves the rest of it, and at least half, for asking.
 _AT_LEAST = 0.5
 
+#: A client that has answered before may use its whole time-out, and then say itself what it waited for.
+_GRACE = 1.1
+
 #: A larger value on its way out is no question: it is not given up because others had no answer to theirs.
 _LARGE = 1 << 20
 
@@ -187,8 +190,8 @@ class Guarded(Remote):
             return answer
 
     def _wait(self, side: Breaker, call: Callable[[Remote], Any], *, large: bool) -> Any:
-        """What ``call`` returns. Raises TimedOutError past the time-out where nothing else bounds it, OpenError
-        when another process has found out that the remote hangs."""
+        """What ``call`` returns. Raises TimedOutError when a time-out has passed and what got through since is less
+        than the slowest that is waited for; OpenError when another process has found out that the remote hangs."""
         inner = self.inner
         beats = inner.beats
         last = time.monotonic()
@@ -197,12 +200,13 @@ class Guarded(Remote):
             now = time.monotonic()
             if inner.beats != beats:
                 beats, last, self._answered = inner.beats, now, True
-            if inner.unbounded or not self._answered:
-                # Still loading its client: that is not the remote's fault, and ends by itself.
-                end = max(last + self.timeout, job.ready + self.timeout * _AT_LEAST) if job.ready else now + 1
-                if now >= end:
-                    self._calls.give_up(job)
-                    raise TimedOutError(f"{self.shown}: no answer in time")
+            # A client bounds each wait for a byte, not how many of them there are: that is done here.
+            allowed = self.timeout * (_GRACE if self._answered and not inner.unbounded else 1) + job.got / inner.slowest
+            # Still loading its client: that is not the remote's fault, and ends by itself.
+            end = max(last + allowed, job.ready + self.timeout * _AT_LEAST) if job.ready else now + 1
+            if now >= end:
+                self._calls.give_up(job)
+                raise TimedOutError(f"{self.shown}: {'too few bytes' if job.got else 'no answer'} in time")
             if not large and side.hangs:
                 self._calls.give_up(job)
                 raise OpenError(f"{self.shown}: another process waited in vain", "breaker")

@@ -22,6 +22,7 @@ from .contract import (
     TimedOutError,
     as_remote_error,
     check_name,
+    progress,
 )
 
 TYPE_CHECKING = False
@@ -37,8 +38,8 @@ _LONGEST = 600
 #: Requests for more than this are large transfers.
 _LARGE = 1 << 20
 
-#: Pieces of a stream: large enough to be worth the call, small enough to work on while the next comes.
-_PIECE = 1 << 20
+#: Pieces of a body, at least: large enough to be worth the call, small enough to show whether something comes.
+_PIECE = 1 << 16
 
 #: What the server calls it → the word it is counted under.
 _REFUSALS = {
@@ -117,9 +118,8 @@ class Objects(Remote):
         self.requests += 1
         try:
             result = obstore.get(bulk if limit > _LARGE else quick, path, options={"range": (0, max(1, limit))})
-            self.beats += 1  # it answers; the rest may take longer
             meta = result.meta
-            data = memoryview(result.bytes())[:limit]
+            data = memoryview(_body(result, min(limit, meta["size"])))[:limit]
         except Exception as error:
             if "status: 416" in str(error):
                 return self._get_empty(path)
@@ -141,7 +141,7 @@ class Objects(Remote):
     def get_range(self, name: str, start: int, length: int, tag: str = "") -> Bytes:
         result = self._range(name, start, length, tag)
         try:
-            data = memoryview(result.bytes())
+            data = memoryview(_body(result, length))
         except Exception as error:
             self._fail(error)
         if len(data) != length:
@@ -155,6 +155,7 @@ class Objects(Remote):
             for piece in result.stream(min_chunk_size=_PIECE):
                 data = memoryview(piece)
                 got += len(data)
+                progress(len(data))
                 yield data
         except RemoteError:
             raise  # the consumer's own
@@ -171,9 +172,7 @@ class Objects(Remote):
             options["if_match"] = tag.partition("\n")[0]
         self.requests += 1
         try:
-            result = obstore.get(bulk if length > _LARGE else quick, path, options=options)
-            self.beats += 1
-            return result
+            return obstore.get(bulk if length > _LARGE else quick, path, options=options)
         except Exception as error:
             self._fail(error)
 
@@ -186,6 +185,7 @@ class Objects(Remote):
             e_tag, _, version = replaces.partition("\n")
             mode = {"e_tag": e_tag} | ({"version": version} if version else {})
         self.requests += 1
+        progress(len(data))  # how much of it has left is not known
         try:
             # In one request, whatever the size: conditions do not hold for uploads in parts everywhere.
             obstore.put(
@@ -226,6 +226,7 @@ class Objects(Remote):
         where = self._prefix + prefix
         try:
             for chunk in obstore.list(bulk, prefix=where or None, chunk_size=1000):
+                self.beats += 1
                 for meta in chunk:
                     # Stores differ in whether a prefix without its slash matches more.
                     if meta["path"].startswith(where):
@@ -344,6 +345,17 @@ def _translate(error: BaseException, shown: str) -> RemoteError:
     if "reset" in text or "Interrupted" in text or "IncompleteMessage" in text:
         return BrokenError(f"{shown}: the connection was reset", "reset")
     return as_remote_error(error, shown)
+
+
+def _body(result: Any, length: int) -> Bytes:
+    """All of it; what is large in pieces, so that whoever waits sees it come."""
+    if length <= _PIECE:
+        return result.bytes()  # type: ignore[no-any-return]
+    pieces = []
+    for piece in result.stream(min_chunk_size=_PIECE):
+        pieces.append(memoryview(piece))
+        progress(len(pieces[-1]))
+    return b"".join(pieces)
 
 
 def _status(text: str) -> int:

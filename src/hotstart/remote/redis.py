@@ -21,6 +21,7 @@ from .contract import (
     TimedOutError,
     as_remote_error,
     check_name,
+    progress,
 )
 
 TYPE_CHECKING = False
@@ -76,15 +77,18 @@ class Redis(Remote):
         self.timeout = timeout
         self._client: Any = None
 
+    #: Meant for what is small and quick: one that is slower than this is slower than the compiler.
+    slowest = 1 << 20
+
     def prepare(self) -> None:
         self._open()
 
     def get(self, name: str, limit: int) -> Found:
         key = self._key(name)
         pipeline = self._pipeline()
+        pipeline.strlen(key)  # first: how long it is says how long to wait for it
         pipeline.getrange(key, 0, _VERSION + limit - 1)
-        pipeline.strlen(key)
-        data, size = self._run(pipeline)
+        size, data = self._run(pipeline)
         return self._found(name, data, size, limit)
 
     def _found(self, name: str, data: Any, size: Any, limit: int) -> Found:
@@ -103,13 +107,13 @@ class Redis(Remote):
         pipeline = self._pipeline()
         for name in asked:
             key = self._key(name)
-            pipeline.getrange(key, 0, _VERSION + limit - 1)
             pipeline.strlen(key)
+            pipeline.getrange(key, 0, _VERSION + limit - 1)
         answers = self._run(pipeline)
         found = {}
         for number, name in enumerate(asked):
             try:
-                found[name] = self._found(name, answers[2 * number], answers[2 * number + 1], limit)
+                found[name] = self._found(name, answers[2 * number + 1], answers[2 * number], limit)
             except AbsentError:
                 continue
         return found
@@ -119,6 +123,7 @@ class Redis(Remote):
         pipeline = self._pipeline()
         pipeline.getrange(key, 0, _VERSION - 1)
         pipeline.getrange(key, _VERSION + start, _VERSION + start + length - 1)
+        progress(length)
         version, data = self._run(pipeline)
         if not version:
             raise AbsentError(f"{self.shown}: no such object")
@@ -136,6 +141,7 @@ class Redis(Remote):
         value = os.urandom(_VERSION) + bytes(data)
         client = self._open()
         self.requests += 1
+        progress(len(value))
         try:
             if replaces:
                 return self._replace(client, key, value, replaces)
@@ -236,6 +242,7 @@ class Redis(Remote):
                 )
             except Exception as error:
                 self._fail(error)
+            self._client.set_response_callback("STRLEN", _length)
         return self._client
 
     def _pipeline(self) -> Any:
@@ -250,6 +257,12 @@ class Redis(Remote):
 
     def _fail(self, error: Exception) -> NoReturn:
         raise _translate(error, self.shown) from None
+
+
+def _length(size: Any, **_: object) -> Any:
+    if isinstance(size, int):
+        progress(min(size, DEFAULT_MAX_VALUE))
+    return size
 
 
 def _translate(error: Exception, shown: str) -> RemoteError:

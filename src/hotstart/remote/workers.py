@@ -10,6 +10,8 @@ from __future__ import annotations
 import threading
 import time
 
+from .contract import listen
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 class Job:
     """One call under way."""
 
-    __slots__ = ("_answer", "_error", "_over", "ready")
+    __slots__ = ("_answer", "_error", "_over", "got", "ready")
 
     def __init__(self) -> None:
         self._over = threading.Event()
@@ -27,6 +29,8 @@ class Job:
         self._error: BaseException | None = None
         #: When it began to ask, after whatever it had to import; 0 until then.
         self.ready = 0.0
+        #: Bytes that got through so far.
+        self.got = 0
 
     def wait(self, seconds: float) -> bool:
         """Whether it is over, after at most so long."""
@@ -39,6 +43,7 @@ class Job:
         return self._answer
 
     def run(self, prepare: Callable[[], object], call: Callable[[], Any]) -> None:
+        listen(self._hear)
         try:
             prepare()
             self.ready = time.monotonic()
@@ -46,7 +51,11 @@ class Job:
         except BaseException as error:
             self._error = error
         finally:
+            listen(None)
             self._over.set()
+
+    def _hear(self, count: int) -> None:
+        self.got += count
 
 
 class Calls:
