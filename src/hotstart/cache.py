@@ -123,7 +123,8 @@ class Cache:
         """From disk or a layer, filling the nearer tiers."""
         if self._disk is not None:
             entry = self._disk.read(digest)
-            if entry is not None and (FOREIGN not in entry.about() or self.admits(entry)):
+            # From the end, where provenance is: half of what ``in`` takes.
+            if entry is not None and (entry.about().rfind(FOREIGN) < 0 or self.admits(entry)):
                 if self._memory.max_bytes:
                     self._remember(entry.at("memory"))
                 return entry
