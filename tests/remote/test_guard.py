@@ -15,6 +15,7 @@ from hotstart.remote.breaker import FIRST_COOL_DOWN, LAST_COOL_DOWN, Breaker
 from hotstart.remote.contract import AbsentError, BrokenError, Found, RefusedError, Remote, RemoteError, TimedOutError
 from hotstart.remote.directory import Directory
 from hotstart.remote.guard import Guarded, OpenError
+from hotstart.store import files
 from hotstart.store.counters import Counters
 
 
@@ -200,10 +201,70 @@ def test_without_a_place_for_its_file_the_process_knows(inner: Failing, clock: C
             assert bytes(guarded.get("a", 1).data) == b"1"
 
 
-@pytest.mark.parametrize("content", [b"", b"nonsense", b"1e400 x y", b"\xff" * 300, b"inf 30 x"])
+@pytest.mark.parametrize(
+    "content", [b"", b"nonsense", b"1e400 x y", b"\xff" * 300, b"inf 30 x", b"1 1 \n", b"9999999999 30 \n"]
+)
 def test_a_torn_file_is_no_state(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "breaker").write_bytes(content)
     assert Breaker(str(tmp_path / "breaker")).is_closed(1)
+
+
+@pytest.mark.parametrize("cause", ["credentials", "clock"])
+def test_what_is_wrong_with_one_process_is_not_the_hosts(
+    make: Callable[[], Guarded], inner: Failing, clock: Clock, cause: str
+) -> None:
+    inner.failures = [RefusedError("no", cause)]
+    guarded = make()
+    with pytest.raises(RefusedError):
+        guarded.get("a", 1)
+    with pytest.raises(OpenError):
+        guarded.put("b", b"1")
+    assert not guarded.is_writable()
+    other = make()
+    assert other.is_writable()
+    assert bytes(other.get("a", 1).data) == b"1"
+    clock.now += FIRST_COOL_DOWN + 1
+    assert bytes(guarded.get("a", 1).data) == b"1"
+    assert guarded.put("b", b"1")
+
+
+def test_after_the_cool_down_a_put_is_worth_preparing(
+    make: Callable[[], Guarded], inner: Failing, clock: Clock
+) -> None:
+    """Else nobody would ever put again, and find out that it works."""
+    inner.failures = [RefusedError("no", "denied")]
+    guarded = make()
+    with pytest.raises(RefusedError):
+        guarded.put("b", b"1")
+    clock.now += FIRST_COOL_DOWN + 1
+    assert guarded.is_writable()
+    assert guarded.put("b", b"1")
+
+
+def test_an_old_file_that_cannot_be_replaced_is_not_for_ever(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "breaker"
+    path.write_text(f"{clock.now - 9999:.3f} 30.0 unreachable\n")
+
+    def denied(path: str, *_: object) -> None:
+        raise PermissionError(13, "denied", path)
+
+    real = files.open
+    # Root may write anywhere: what a home that is read-only says is said here.
+    monkeypatch.setattr(
+        files, "open", lambda name, how, *mode: (real if how == files.READ else denied)(name, how, *mode)
+    )
+    monkeypatch.setattr(files, "unlink", denied)
+    breaker = Breaker(str(path), clock)
+    assert breaker.is_closed(6)
+    assert not breaker.is_closed(6), "one call at a time finds out"
+    breaker.open("timed_out")
+    assert not breaker.is_closed(6)
+    clock.now += LAST_COOL_DOWN
+    assert breaker.is_closed(6)
+    breaker.close()
+    assert [breaker.is_closed(6) for _ in range(3)] == [True] * 3
 
 
 def test_its_file_is_private(make: Callable[[], Guarded], inner: Failing, tmp_path: Path) -> None:

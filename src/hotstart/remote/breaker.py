@@ -40,8 +40,8 @@ _STRIKES_OVERLOADED = 10
 #: Refusals that mean this one object and say nothing of the next.
 _OF_ONE_OBJECT = {"oversize"}
 
-#: Refusals that mean this process, not the host.
-_OF_ONE_PROCESS = {"forked", "missing_extra"}
+#: Refusals that mean this process, not the host: others may have other credentials, or another idea of the time.
+_OF_ONE_PROCESS = {"forked", "missing_extra", "credentials", "clock"}
 
 # What a failure means for the calls after it.
 NOTHING = "nothing"
@@ -99,6 +99,8 @@ class Breaker:
         self._cool_down = 0.0
         self._cause = ""
         self._probing = False
+        #: The ``until`` of a file that is over and cannot be removed.
+        self._over = 0.0
 
     def is_closed(self, probe: float) -> bool:
         """Whether to ask. True once per cool-down to one process, which has ``probe`` seconds to find out."""
@@ -115,6 +117,12 @@ class Breaker:
     def hangs(self) -> bool:
         """Whether another process has waited a whole time-out since we were let through: no use in waiting on."""
         return not self._probing and self.cause == "timed_out"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nobody is to ask now. Claims nothing."""
+        state = self._read()
+        return state is not None and self._now() < state[0] <= self._now() + LAST_COOL_DOWN
 
     @property
     def cause(self) -> str:
@@ -139,14 +147,20 @@ class Breaker:
             try:
                 files.unlink(self._path)
             except OSError:
-                pass  # another process was faster, or it stays open until it is past
+                # Another process was faster; or it stays, and this process knows better.
+                state = self._read()
+                self._over = state[0] if state is not None else 0.0
 
     def _claim(self, until: float, cool_down: float, cause: str) -> bool:
         if self._path:
             try:
                 fd = files.open(self._path, files.UPDATE, files.PRIVATE_FILE)
+            except FileNotFoundError:
+                return True  # another process had an answer
             except OSError:
-                return False
+                # In a home that cannot be written it would stay for ever: each process finds out by itself.
+                self._until, self._cool_down, self._cause, self._probing = until, cool_down, cause, True
+                return True
             try:
                 files.flock(fd, files.LOCK_EX | files.LOCK_NB)
                 state = self._read()
@@ -173,7 +187,14 @@ class Breaker:
                 text = ""
             parts = text.split(" ", 2)
             try:
-                return float(parts[0]), min(max(float(parts[1]), 1.0), LAST_COOL_DOWN), parts[2].strip()
+                until, cool_down, cause = (
+                    float(parts[0]),
+                    min(max(float(parts[1]), 1.0), LAST_COOL_DOWN),
+                    parts[2].strip(),
+                )
+                # One that could not be written here is this process's own, and the later one counts.
+                if cause and until != self._over and not (self._cause and self._until > until):
+                    return until, cool_down, cause
             except (ValueError, IndexError):
                 pass  # absent, or torn by a crash: nothing is known
         return (self._until, self._cool_down, self._cause) if self._cause else None

@@ -55,6 +55,10 @@ _LARGE = 1 << 20
 _MOST_LOST = 4
 
 
+#: What this process cannot do, and never will.
+_FOR_GOOD = {"forked", "missing_extra"}
+
+
 class OpenError(RemoteError):
     """The breaker is open: nothing was asked, or what was asked is not waited for."""
 
@@ -78,6 +82,8 @@ class Guarded(Remote):
         self._strikes = {self._reading: Strikes(writing=False), self._writing: Strikes(writing=True)}
         self._calls = Calls()
         self._answered = False
+        #: Of this process alone: its credentials, its clock.
+        self._own = Breaker("", clock)
         self._off = ""
 
     def get(self, name: str, limit: int) -> Found:
@@ -149,12 +155,14 @@ class Guarded(Remote):
 
     def is_writable(self) -> bool:
         """Whether a put is worth preparing. Claims nothing."""
-        return not self.read_only and not self._off and not self._writing.cause
+        return not (self.read_only or self._off or self._own.is_open or self._writing.is_open)
 
     def _check(self, side: Breaker) -> None:
         cause = self._off
         if not cause and self._calls.lost >= _MOST_LOST:
             cause = "timed_out"
+        if not cause and not self._own.is_closed(self.timeout + 1):
+            cause = self._own.cause
         if cause or not side.is_closed(self.timeout + 1):
             self._counters.add("remote.skipped")
             raise OpenError(f"{self.shown} is left alone for a while: {cause or side.cause}", "breaker")
@@ -230,6 +238,8 @@ class Guarded(Remote):
     def _succeeded(self, side: Breaker) -> None:
         self._answered = True
         self._strikes[side].answered()
+        if self._own.cause:
+            self._own.close()
         if side.cause:
             side.close()
 
@@ -241,7 +251,10 @@ class Guarded(Remote):
             self._answered = True
         then = self._strikes[side].failed(error.kind, error.cause)
         if then == PROCESS:
-            self._off = error.cause
+            if error.cause in _FOR_GOOD:
+                self._off = error.cause
+            else:
+                self._own.open(error.cause)  # a token may be renewed, a clock set
             say("warning", f"{error}; not used by this process", once=f"off {self.shown}")
         elif then == SIDE:
             self._open((side,), error)
@@ -252,4 +265,4 @@ class Guarded(Remote):
         for side in sides:
             side.open(error.cause)
         what = "not written to" if sides == (self._writing,) else "left alone"
-        say("warning", f"{error}; {what} for a while, compiles go on", once=f"breaker {self.shown} {error.cause}")
+        say("warning", f"{error}; {what} for a while", once=f"breaker {self.shown} {error.cause}")
