@@ -440,3 +440,17 @@ def _note_asked(place: Place, name: str = "train.py") -> None:
     (place.home / "launch/asked").mkdir(parents=True)
     where = f"{place.environ['HOTSTART_REMOTE']}\0main".encode()
     (place.home / f"launch/asked/{crc32(where):08x}-{name}").touch()
+
+
+def test_the_name_of_a_mark_does_not_depend_on_a_password() -> None:
+    from types import SimpleNamespace
+
+    from hotstart.launch import share
+
+    def mark(remote: str) -> str:
+        session = SimpleNamespace(config={"remote": remote, "scope": "main"}, home="/home")
+        return share._mark(session, "train")  # type: ignore[arg-type]
+
+    chain = "redis://:{}@cache/0,s3://team/x?endpoint=http://h"
+    assert mark(chain.format("hunter,2")) == mark(chain.format("other?@"))
+    assert mark(chain.format("a")) != mark("redis://:a@cache/1,s3://team/x?endpoint=http://h")

@@ -47,7 +47,9 @@ def is_known(session: Session) -> bool:
 
 
 def _mark(session: Session, workload: str) -> str:
-    where = f"{session.config['remote']}\0{session.config['scope']}".encode("utf-8", "surrogatepass")
+    # Without passwords: four bytes of a digest are enough to try words against.
+    remote = "://".join(part.rpartition("@")[2] for part in session.config["remote"].split("://"))
+    where = f"{remote}\0{session.config['scope']}".encode("utf-8", "surrogatepass")
     return f"{state.directory(session.home)}/asked/{crc32(where):08x}-{shared_name(workload)}"
 
 
