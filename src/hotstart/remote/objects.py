@@ -342,7 +342,7 @@ def _translate(error: BaseException, shown: str) -> RemoteError:
         return BrokenError(f"{shown}: it cannot be reached", "unreachable")
     if "IncompleteBody" in text or "UnexpectedEof" in text:
         return BrokenError(f"{shown}: the answer was cut short", "truncated")
-    if "reset" in text or "Interrupted" in text or "IncompleteMessage" in text:
+    if any(word in text for word in ("reset", "Interrupted", "IncompleteMessage", "error sending request")):
         return BrokenError(f"{shown}: the connection was reset", "reset")
     return as_remote_error(error, shown)
 
