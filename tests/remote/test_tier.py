@@ -227,3 +227,15 @@ def test_a_clock_that_is_off_changes_nothing(team: Team, skew: int, monkeypatch:
     monkeypatch.setattr(time, "time", real)
     monkeypatch.setattr(time, "time_ns", real_ns)
     assert same(team.machine().read(entry.digest), entry)
+
+
+def test_a_list_that_cannot_be_read_is_said_in_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    from hotstart.remote.tier import open_tier
+    from hotstart.store.counters import Counters
+
+    (tmp_path / "keys").write_text("nonsense\n")
+    (tmp_path / "keys").chmod(0o600)
+    options = {"trust": str(tmp_path / "keys"), "read_only": True}
+    open_tier(f"file://{tmp_path}/shared", Counters(), **options)  # type: ignore[arg-type]
+    said = capfd.readouterr().err
+    assert (said.count("\n"), "keys, line 1" in said, "trusts no key" in said) == (1, True, False)

@@ -299,12 +299,13 @@ def open_tier(
     remotes = open_remotes(remote, read_only=read_only)
     if not remotes:
         raise UsageError("remote is empty: a URL such as s3://bucket/prefix")
-    trusted = TrustList("")
+    trusted, said = TrustList(""), False
     try:
         trusted = TrustList.load(os.path.expanduser(trust) if trust else default_trust_file())
     except UsageError as error:
         say("warning", str(error), once="trust list")
-    if not len(trusted) and not allow_unsigned:
+        said = True
+    if not len(trusted) and not allow_unsigned and not said:
         where = trusted.path or trust or default_trust_file()
         say("warning", f"{where} trusts no key: nothing from {remotes[0].shown} is used; `hotstart trust add`",
             once="trust nobody")  # fmt: skip
