@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from machines import Team, key_of
 
 import hotstart
 from hotstart.errors import UsageError
@@ -27,8 +26,15 @@ from hotstart.remote.guard import Guarded
 from hotstart.remote.url import open_remote
 from hotstart.store.counters import Counters
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from tests.remote.machines import Team, key_of
+else:
+    from machines import Team, key_of
+
 COMPILE = """
 import hotstart
+
 with hotstart.open() as cache:
     print(cache.get_or_compile(hotstart.Key("test", name="k"), lambda: {"x": b"1"}).tier, cache.stats()["remote"])
 """

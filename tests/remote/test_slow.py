@@ -8,13 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from proxy import Proxy
 
 from hotstart.remote.contract import Found, TimedOutError, in_parallel, progress
 from hotstart.remote.directory import Directory
 from hotstart.remote.guard import Guarded, OpenError
 from hotstart.remote.url import open_remote
 from hotstart.store.counters import Counters
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from tests.remote.proxy import Proxy
+else:
+    from proxy import Proxy
 
 
 @pytest.mark.parametrize("kind", ["seaweed", "valkey_server"])

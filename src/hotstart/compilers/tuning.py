@@ -332,7 +332,7 @@ class TuningCache:
         disk = self._cache.disk
         for digest in self._cache.digests("tuning") if disk is not None else ():
             entry = disk.read(digest) if disk is not None else None
-            if entry is not None:
+            if entry is not None and self._cache.admits(entry):
                 try:
                     found[digest] = Timings.stored(entry)
                 except (ValueError, KeyError):
