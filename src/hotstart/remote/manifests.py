@@ -23,7 +23,7 @@ def check_workload(name: str) -> str:
     allowed = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
     if not isinstance(name, str) or not 0 < len(name) <= 100 or not allowed.issuperset(name) or name[0] in ".-":
         raise UsageError(
-            f"a workload's name is letters, digits, '.', '_' and '-', beginning with a letter: not {name!r}"
+            f"a workload's name is letters, digits, '.', '_' and '-', the first not '.' or '-': not {name!r}"
         )
     return name
 

@@ -34,7 +34,7 @@ def check_scope(name: str) -> str:
     """Raises UsageError for what is not one part of a path of small letters, digits, '.', '_' and '-'."""
     if not isinstance(name, str) or not 0 < len(name) <= _MAX_SCOPE or not _LETTERS.issuperset(name) or name[0] in ".-":
         raise UsageError(
-            f"a scope is 1 to {_MAX_SCOPE} of a-z, 0-9, '.', '_', '-', beginning with a letter: not {name!r}"
+            f"a scope is 1 to {_MAX_SCOPE} of a-z, 0-9, '.', '_', '-', the first not '.' or '-': not {name!r}"
         )
     return name
 
