@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.torch.hot_children import RANKS, child, start_ranks, wait_for_the_helper
-    from tests.torch.hot_staging import Stage, staged
+    from tests.torch.hot_staging import Plain, Stage, staged
 else:
     from hot_children import RANKS, child, start_ranks, wait_for_the_helper
 
 pytest.importorskip("torch", reason="needs torch (any build, no GPU)")
 if not TYPE_CHECKING:
-    from hot_staging import staged
+    from hot_staging import Plain, staged
 
 HERE = Path(__file__).parent
 SOURCE = HERE.parents[1] / "src" / "hotstart" / "torch"
@@ -98,18 +98,6 @@ def cache_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], Cache]:
         return Cache(f"{home}/store")
 
     return opened
-
-
-class Plain:
-    """Stands for torch.compile where a test asks whether it was called, not what Inductor makes of it."""
-
-    def __init__(self, target: Any) -> None:
-        self.target = target
-        self.calls = 0
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        self.calls += 1
-        return self.target(*args, **kwargs)
 
 
 @pytest.fixture

@@ -61,7 +61,7 @@ def _start(self: jobs.Job, cache: Cache, wait: bool) -> None:
 
 
 class Plain:
-    """torch.compile's place: eager, and counted."""
+    """Stands for torch.compile where a test asks whether it was called, not what Inductor makes of it."""
 
     def __init__(self, target: Any) -> None:
         self.target = target
